@@ -1,0 +1,144 @@
+"""Pictures in: the one owner of how a picture file becomes RGB, and RGB becomes the pixels that the model evaluates."""
+
+import math
+import os
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.dataclasses import validate_typed_dict
+from PIL import Image, ImageOps
+from torchvision.transforms.v2 import functional as tvF
+from transformers.image_processing_backends import TorchvisionBackend
+from transformers.image_utils import (
+    IMAGENET_STANDARD_MEAN,
+    IMAGENET_STANDARD_STD,
+    PILImageResampling,
+    SizeDict,
+    load_image,
+)
+from transformers.processing_utils import ImagesKwargs
+
+from .configuration_vit_custom import ViTCustomConfig, pair
+
+
+# Raster formats whose decoders run in this process; PostScript and the like would start others.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+
+
+def load_picture(source: str | os.PathLike | bytes, name: str | None = None) -> Image.Image:
+    """
+    The picture in a file, or in the bytes of one, upright (EXIF) and in RGB; of several frames the first.
+
+    `name` is what an error calls the picture; the default is the path.
+
+    Raises:
+        `ValueError`: if the picture can't be decoded, naming it and the trouble.
+        `FileNotFoundError`: if there is no such file.
+    """
+    is_bytes = isinstance(source, bytes)
+    name = name or ("picture" if is_bytes else os.fspath(source))
+    try:
+        with Image.open(BytesIO(source) if is_bytes else source, formats=FORMATS) as picture:
+            return ImageOps.exif_transpose(picture).convert("RGB")
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
+        raise
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        trouble = "not a picture in one of the formats " + ", ".join(FORMATS)
+        trouble = trouble if isinstance(error, Image.UnidentifiedImageError) else str(error)
+        raise ValueError(f"{name}: cannot be decoded: {trouble}") from error
+
+
+class ViTCustomImageProcessorKwargs(ImagesKwargs, total=False):
+    """
+    crop_pct (`float`, *optional*):
+        Share of the resized picture's sides that the centre crop of `size` keeps, as timm's `crop_pct`: the picture is
+        resized to cover `size / crop_pct` with its aspect ratio kept, then cropped to `size`.
+    """
+
+    crop_pct: float | None
+
+
+class ViTCustomImageProcessor(TorchvisionBackend):
+    r"""
+    Makes `pixel_values` (B, C, height, width) out of pictures: RGB conversion, resize, crop, rescale, normalise.
+
+    Three ways to a size, said by the arguments themselves:
+
+    - `size={"height": h, "width": w}`: squashed to it, the aspect ratio given up (the default, 224 x 224);
+    - `size={"shortest_edge": s}, do_center_crop=True, crop_size={"height": h, "width": w}`: torchvision's way;
+    - `size={"height": h, "width": w}, crop_pct=0.9`: timm's way; see [`ViTCustomImageProcessorKwargs`].
+
+    The defaults are those of the paper's checkpoints: bilinear, pixels to -1..1.
+
+    Raises:
+        `ValueError`: if a value can't be right, naming it.
+    """
+
+    model_input_names = ["pixel_values"]
+    valid_kwargs = ViTCustomImageProcessorKwargs
+    resample = PILImageResampling.BILINEAR
+    image_mean = IMAGENET_STANDARD_MEAN
+    image_std = IMAGENET_STANDARD_STD
+    size = {"height": 224, "width": 224}
+    do_resize = True
+    do_rescale = True
+    do_normalize = True
+    do_convert_rgb = True
+    crop_pct = None
+
+    def __init__(self, **kwargs: Any):
+        known = {key: value for key, value in kwargs.items() if key in self.valid_kwargs.__annotations__}
+        validate_typed_dict(self.valid_kwargs, known)
+        super().__init__(**kwargs)
+        self._check_crop(self.crop_pct, self.size, self.do_center_crop)
+
+    @classmethod
+    def for_model(cls, config: ViTCustomConfig, **kwargs: Any) -> "ViTCustomImageProcessor":
+        """The processor that gives pictures of the size that `config` says; `kwargs` are further arguments."""
+        height, width = pair(config.image_size)
+        return cls(**{"size": {"height": height, "width": width}, **kwargs})
+
+    def fetch_images(self, images: Any) -> Any:
+        """Opens what is a path or address; the rest is left as it is."""
+        if isinstance(images, (list, tuple)):
+            return [self.fetch_images(image) for image in images]
+        if isinstance(images, str) and images.startswith(("http://", "https://")):
+            return load_image(images)
+        return load_picture(images) if isinstance(images, (str, Path, bytes)) else images
+
+    def _validate_preprocess_kwargs(self, crop_pct=None, size=None, do_center_crop=None, **kwargs):
+        self._check_crop(crop_pct, size, do_center_crop)
+        super()._validate_preprocess_kwargs(size=size, do_center_crop=do_center_crop, **kwargs)
+
+    @staticmethod
+    def _check_crop(crop_pct: float | None, size: SizeDict, do_center_crop: bool | None) -> None:
+        if crop_pct is None:
+            return
+        if not 0 < crop_pct <= 1:
+            raise ValueError(f"crop_pct={crop_pct} must be above 0 and at most 1")
+        if do_center_crop or not (size.height and size.width):
+            raise ValueError(f"crop_pct={crop_pct} crops to `size`: give its height and width, and no do_center_crop")
+
+    def center_crop(self, image: torch.Tensor, size: SizeDict, **kwargs: Any) -> torch.Tensor:
+        """Crops (..., height, width) about its centre, to the pixel as torchvision does; smaller pictures get a border."""
+        return tvF.center_crop(image, [size.height, size.width])
+
+    def cover_and_crop(self, image: torch.Tensor, size: SizeDict, crop_pct: float, resample: Any) -> torch.Tensor:
+        """Resizes (C, height, width) to cover `size / crop_pct` with its aspect ratio kept, and crops it to `size`."""
+        height, width = (math.floor(side / crop_pct) for side in (size.height, size.width))
+        cover = SizeDict(shortest_edge=height)
+        if height != width:
+            ratio = min(image.shape[-2] / height, image.shape[-1] / width)
+            cover = SizeDict(height=round(image.shape[-2] / ratio), width=round(image.shape[-1] / ratio))
+        return self.center_crop(self.resize(image, cover, resample), size)
+
+    def _preprocess(self, images, do_resize, size, resample, crop_pct, **kwargs):
+        if do_resize and crop_pct is not None:
+            images = [self.cover_and_crop(image, size, crop_pct, resample) for image in images]
+            do_resize = False
+        return super()._preprocess(images, do_resize=do_resize, size=size, resample=resample, **kwargs)
+
+
+__all__ = ["ViTCustomImageProcessor", "load_picture"]
