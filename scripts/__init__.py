@@ -1,0 +1,1 @@
+"""What a person runs: training, prediction, figures. Run from a checkout as `python -m scripts.NAME`."""

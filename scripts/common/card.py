@@ -1,0 +1,57 @@
+"""The model card of a run."""
+
+from pathlib import Path
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from torch import nn
+
+from scripts.common.data import Splits
+from scripts.common.recipe import Recipe
+
+
+TEXT = """---
+{metadata}
+---
+
+# {name}
+
+A Vision Transformer (`vit_custom`) with {parameters:,} parameters that tells {classes} classes apart: {names}.
+
+| split | pictures | accuracy | loss |
+| --- | --- | --- | --- |
+{results}
+
+Trained on {pictures:,} pictures for {epochs:g} epochs with a batch of {batch_size} and a learning rate of {lr:g}; the
+whole recipe is in `recipe.json` of the run.
+
+```python
+from transformers import pipeline
+
+classify = pipeline("image-classification", model="this/repository", trust_remote_code=True)
+classify("picture.jpg")
+```
+"""
+
+
+def write_card(path: Path, recipe: Recipe, model: nn.Module, splits: Splits, log: list[dict]) -> None:
+    """Writes the card with the last result of each split in `log`."""
+    name, last = Path(recipe.run.folder).name, {entry["split"]: entry for entry in log if entry["split"] != "train"}
+    results = [
+        EvalResult(
+            task_type="image-classification", dataset_type=recipe.data.train, dataset_name=recipe.data.train,
+            metric_type="accuracy", metric_value=entry["accuracy"], dataset_split=split,
+        )
+        for split, entry in last.items()
+    ]  # fmt: skip
+    data = ModelCardData(
+        library_name="transformers", pipeline_tag="image-classification", tags=["vit_custom"], model_name=name,
+        eval_results=results,
+    )  # fmt: skip
+    rows = [f"| {s} | {e['pictures']} | {e['accuracy']:.4f} | {e['loss']:.4f} |" for s, e in last.items()]
+    shown = ", ".join(f"`{label}`" for label in splits.names[:20]) + (", ..." if len(splits.names) > 20 else "")
+    text = TEXT.format(
+        metadata=data.to_yaml(), name=name, parameters=sum(p.numel() for p in model.parameters()),
+        classes=len(splits.names), names=shown, results="\n".join(rows), pictures=len(splits.train),
+        epochs=recipe.run.epochs, batch_size=recipe.optim.batch_size, lr=recipe.optim.lr,
+    )  # fmt: skip
+    ModelCard(text).save(path)

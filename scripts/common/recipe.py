@@ -1,0 +1,219 @@
+"""
+Recipes: what a run does, as frozen dataclasses.
+
+Any field can be set from the command line by its path, `--set optim.lr=1e-3`. The resolved recipe is written into the
+run folder as `recipe.json`.
+"""
+
+import dataclasses
+import importlib
+import json
+import pkgutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from modeling_vit_custom.configuration_vit_custom import did_you_mean
+from scripts import recipes
+from scripts.common.errors import UserError
+
+
+@dataclass(frozen=True)
+class ModelRecipe:
+    """What is trained."""
+
+    pretrained: str | None = None
+    """Folder or Hub id of a model to start from; `None` starts from random weights."""
+    variant: str | None = "S/16"
+    """Named size of a model from random weights, see `VARIANTS`; `None` if `config` says all."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """Further fields of the configuration, `--set model.config.drop_path_rate=0.1`."""
+
+
+@dataclass(frozen=True)
+class DataRecipe:
+    """What it is trained on. A source is a folder with a folder for each class, a dataset saved to disk, a parquet file
+    or a folder of them, the name of a dataset on the Hub, or `sklearn:digits`."""
+
+    train: str = ""
+    """Source of the training pictures, and of the other splits that it holds."""
+    validation: str | None = None
+    """Source of the validation pictures, if `train` has no such split."""
+    test: str | None = None
+    """Source of the test pictures, if `train` has no such split."""
+    validation_fraction: float = 0.1
+    """Share of the training pictures, stratified by class, that validates where no source does."""
+    image_column: str = "image"
+    label_column: str = "label"
+    workers: int = 2
+    """Processes that decode and augment; 0 does so in the main one."""
+
+
+@dataclass(frozen=True)
+class AugmentRecipe:
+    """How training pictures are varied. Size, mean and deviation come from the image processor."""
+
+    crop_scale: tuple[float, float] = (0.2, 1.0)
+    """Range of the area of the random crop."""
+    crop_ratio: tuple[float, float] = (0.75, 4 / 3)
+    """Range of the aspect ratio of the random crop."""
+    horizontal_flip: float = 0.5
+    """Chance of a mirrored picture."""
+    rotation: float = 0.0
+    """Largest angle of a random rotation, in degrees."""
+    policy: Literal["none", "rand_augment", "trivial_augment"] = "none"
+
+
+@dataclass(frozen=True)
+class OptimRecipe:
+    """How it is trained: AdamW (Loshchilov and Hutter 2019)."""
+
+    batch_size: int = 64
+    """Pictures in an optimiser step, over all processes and accumulated parts."""
+    accumulation_steps: int = 1
+    """Parts that a process works through for one optimiser step."""
+    lr: float = 1e-3
+    """Learning rate at its peak."""
+    weight_decay: float = 0.05
+    """Decay of the weights of linear and convolutional layers; the rest isn't decayed."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    clip_norm: float = 1.0
+    """Largest norm of the gradients."""
+
+
+@dataclass(frozen=True)
+class ScheduleRecipe:
+    """The learning rate as a share of its peak: a linear rise, then a fall."""
+
+    kind: Literal["cosine", "linear", "constant"] = "cosine"
+    warmup: float = 0.05
+    """Share of the steps in which it rises."""
+    final: float = 0.0
+    """Share of the peak at the end."""
+
+
+@dataclass(frozen=True)
+class RunRecipe:
+    """How long, how precisely, and where to."""
+
+    folder: str = "runs/run"
+    epochs: float = 10.0
+    seed: int = 0
+    precision: Literal["no", "bf16"] = "no"
+    """Type of the automatic mixed precision."""
+    log_every: int = 10
+    """Optimiser steps between two lines of the log."""
+    eval_epochs: float = 1.0
+    """Epochs between two looks at the validation pictures."""
+    save_epochs: float = 1.0
+    """Epochs between two checkpoints."""
+    keep: int = 2
+    """Checkpoints kept."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A whole run."""
+
+    model: ModelRecipe = ModelRecipe()
+    data: DataRecipe = DataRecipe()
+    augment: AugmentRecipe = AugmentRecipe()
+    optim: OptimRecipe = OptimRecipe()
+    schedule: ScheduleRecipe = ScheduleRecipe()
+    run: RunRecipe = RunRecipe()
+
+
+def recipe_names() -> list[str]:
+    """The recipes that there are."""
+    return sorted(module.name for module in pkgutil.iter_modules(recipes.__path__))
+
+
+def load_recipe(name: str, assignments: list[str] | None = None) -> Recipe:
+    """The recipe `name` with `assignments` such as `"optim.lr=1e-3"` made."""
+    if name not in recipe_names():
+        raise UserError(f"no recipe {name!r}: {did_you_mean(name, recipe_names())}")
+    recipe = importlib.import_module(f"scripts.recipes.{name}").RECIPE
+    for assignment in assignments or []:
+        path, equals, text = assignment.partition("=")
+        if not equals:
+            raise UserError(f"--set {assignment}: expected path=value, such as optim.lr=1e-3")
+        recipe = assign(recipe, path, text)
+    return recipe
+
+
+def assign(recipe: Recipe, path: str, text: str) -> Recipe:
+    """A copy of `recipe` with the field at the dotted `path` set to what `text` says, checked against the field's type."""
+
+    def replace(node: Any, parts: list[str]) -> Any:
+        if not parts:
+            return text
+        if isinstance(node, dict):  # an open table, whose keys the model's configuration checks
+            return {**node, ".".join(parts): parse(text)}
+        hints = get_type_hints(type(node)) if dataclasses.is_dataclass(node) else {}
+        if parts[0] not in hints:
+            siblings = [other for other in field_paths(recipe) if other.startswith(path.rpartition(".")[0] + ".")]
+            raise UserError(
+                f"--set {path}={text}: no such field; {did_you_mean(path, siblings or field_paths(recipe))}"
+            )
+        value = replace(getattr(node, parts[0]), parts[1:])
+        if len(parts) == 1:
+            value = convert(path, value, hints[parts[0]])
+        return dataclasses.replace(node, **{parts[0]: value})
+
+    return replace(recipe, path.split("."))
+
+
+def parse(text: str) -> Any:
+    """A number, list, table, truth value or `null` as JSON writes it; everything else is text."""
+    try:
+        return None if text.lower() == "none" else json.loads(text.lower() if text in ("True", "False") else text)
+    except json.JSONDecodeError:
+        return text
+
+
+def convert(path: str, text: str, hint: Any) -> Any:
+    """`text` as a value of the type `hint`."""
+    adapter = TypeAdapter(hint)
+    try:
+        return adapter.validate_python(parse(text))
+    except ValidationError as error:
+        try:
+            return adapter.validate_python(text)  # text that looks like a number
+        except ValidationError:
+            wrong = error.errors()[0]["msg"]
+            raise UserError(f"--set {path}={text}: {wrong[0].lower()}{wrong[1:]}") from error
+
+
+def field_paths(node: Any, prefix: str = "") -> list[str]:
+    """The dotted paths of all fields."""
+    paths = []
+    for entry in dataclasses.fields(node):
+        value, path = getattr(node, entry.name), f"{prefix}{entry.name}"
+        paths += field_paths(value, f"{path}.") if dataclasses.is_dataclass(value) else [path]
+    return paths
+
+
+def write_recipe(recipe: Recipe, path: Path) -> None:
+    path.write_text(json.dumps(dataclasses.asdict(recipe), indent=2) + "\n")
+
+
+def read_recipe(path: Path) -> Recipe:
+    """A recipe that `write_recipe` wrote."""
+    try:
+        return TypeAdapter(Recipe).validate_json(path.read_text())
+    except (OSError, ValidationError) as error:
+        raise UserError(f"{path}: no recipe of this version of the project: {error}") from error
+
+
+def differences(old: Recipe, new: Recipe) -> list[str]:
+    """The fields in which two recipes differ, as `path: old -> new`."""
+
+    def value(recipe: Any, path: str) -> Any:
+        for part in path.split("."):
+            recipe = getattr(recipe, part)
+        return recipe
+
+    pairs = [(path, value(old, path), value(new, path)) for path in field_paths(new)]
+    return [f"{path}: {before!r} -> {after!r}" for path, before, after in pairs if before != after]

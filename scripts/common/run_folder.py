@@ -1,0 +1,120 @@
+"""
+The folder of a run: resolved recipe, log, checkpoints, figures and, at the end, the model as a Hub repository holds it.
+
+    recipe.json  metrics.jsonl  checkpoints/step-00000100/  curves.png  predictions.png  examples/  final/
+"""
+
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from PIL import Image
+
+from scripts.common.errors import UserError
+from scripts.common.recipe import Recipe, differences, read_recipe, write_recipe
+
+
+class RunFolder:
+    """
+    Opens the folder of a recipe, or makes it.
+
+    Raises:
+        `UserError`: if the folder holds something and `resume` isn't asked for, or holds the run of another recipe.
+    """
+
+    def __init__(self, recipe: Recipe, resume: bool = False):
+        self.path = Path(recipe.run.folder)
+        if self.path.is_file():
+            raise UserError(f"{self.path} is a file; set run.folder to a folder")
+        if self.path.exists() and any(self.path.iterdir()):
+            self._check(recipe, resume)
+
+    def _check(self, recipe: Recipe, resume: bool) -> None:
+        if not resume:
+            raise UserError(
+                f"{self.path} exists already: --resume continues that run, --set run.folder=... starts another"
+            )
+        if not (self.path / "recipe.json").exists():
+            raise UserError(f"{self.path} holds no run (no recipe.json): set run.folder to another folder")
+        changed = differences(read_recipe(self.path / "recipe.json"), recipe)
+        if changed:
+            raise UserError(f"--resume needs the recipe of {self.path}, but these differ: {'; '.join(changed)}")
+
+    def create(self, recipe: Recipe, step: int) -> None:
+        """Makes the folder, or cuts the log of an earlier run back to `step`, where this one goes on."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_recipe(recipe, self.path / "recipe.json")
+        kept = [entry for entry in self.read_log() if entry["step"] <= step]
+        with atomic(self.path / "metrics.jsonl") as path:
+            path.write_text("".join(json.dumps(entry) + "\n" for entry in kept))
+
+    @property
+    def final(self) -> Path:
+        return self.path / "final"
+
+    @property
+    def finished(self) -> bool:
+        return self.final.exists()
+
+    def log(self, **values) -> None:
+        """Adds a line to `metrics.jsonl`."""
+        with open(self.path / "metrics.jsonl", "a") as file:
+            file.write(json.dumps(values) + "\n")
+
+    def read_log(self) -> list[dict]:
+        """The lines of `metrics.jsonl`."""
+        path = self.path / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def checkpoints(self) -> list[Path]:
+        """The whole checkpoints, oldest first; what a run that was killed left half-written isn't one."""
+        return sorted((self.path / "checkpoints").glob("step-*"))
+
+    def last_checkpoint(self) -> Path | None:
+        return next(reversed(self.checkpoints()), None)
+
+    def save_checkpoint(self, step: int, write: Callable[[Path], None], keep: int) -> None:
+        """Makes the checkpoint of `step` by `write(folder)`, whole or not at all, then deletes all but the last `keep`."""
+        with atomic(self.path / "checkpoints" / f"step-{step:08d}") as folder:
+            folder.mkdir()
+            write(folder)
+        for old in self.checkpoints()[:-keep]:
+            with tempfile.TemporaryDirectory(dir=self.path / "checkpoints", prefix="tmp-") as trash:
+                old.rename(Path(trash) / old.name)  # gone at once, then deleted
+
+    def save_final(self, write: Callable[[Path], None]) -> None:
+        """Makes the final folder by `write(folder)`, whole or not at all."""
+        with atomic(self.final) as folder:
+            folder.mkdir()
+            write(folder)
+
+    def save_examples(self, examples: list[tuple[Image.Image, str]]) -> None:
+        """Writes pictures as files that name their class."""
+        folder = self.path / "examples"
+        folder.mkdir(exist_ok=True)
+        for index, (picture, label) in enumerate(examples):
+            name = re.sub(r"[^\w.-]+", "_", label)
+            picture.save(folder / f"{index:02}-{name}.png")
+
+
+class atomic:
+    """Gives a path beside `target` to write a file or folder to; renames it to `target` if nothing goes wrong."""
+
+    def __init__(self, target: Path):
+        self.target = target
+
+    def __enter__(self) -> Path:
+        self.target.parent.mkdir(parents=True, exist_ok=True)
+        self.room = Path(tempfile.mkdtemp(dir=self.target.parent, prefix="tmp-"))
+        return self.room / self.target.name
+
+    def __exit__(self, kind, error, trace) -> None:
+        if kind is None:
+            written = self.room / self.target.name
+            if written.is_dir() and self.target.exists():
+                self.target.rename(self.room / "old")
+            written.replace(self.target)
+        shutil.rmtree(self.room)

@@ -1,0 +1,268 @@
+"""
+Trains an image classifier with Accelerate, on one CPU or many GPUs.
+
+    python -m scripts.train --recipe digits
+    python -m scripts.train --recipe finetune --set data.train=path/to/folder
+    accelerate launch -m scripts.train --recipe finetune --set data.train=path/to/folder
+
+Every random draw of training is a function of the seed and of the step or sample, so a resumed run equals an uninterrupted
+one without the state of any generator being saved.
+"""
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from datasets import disable_progress_bars as disable_datasets_bars
+from torch import nn
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+from transformers import BaseImageProcessor
+from transformers.utils.logging import disable_progress_bar as disable_transformers_bars
+
+from scripts.common.augment import eval_transform, train_transform
+from scripts.common.card import write_card
+from scripts.common.data import PictureDataset, SampleStream, Splits, load_splits, mix
+from scripts.common.errors import UserError, last_line
+from scripts.common.metrics import evaluate
+from scripts.common.model import build_model
+from scripts.common.optim import build_optimizer, set_lr
+from scripts.common.recipe import Recipe, load_recipe, recipe_names
+from scripts.common.run_folder import RunFolder
+from scripts.common.schedule import lr_factor
+from scripts.plot import plot_curves, plot_predictions
+
+
+EXAMPLES = 24
+
+
+def train(recipe: Recipe, resume: bool = False) -> RunFolder:
+    """
+    Trains as `recipe` says, evaluates, and leaves the folder that `RunFolder` describes.
+
+    Raises:
+        `UserError`: for bad input, before anything is written, and for a loss that is no longer finite.
+    """
+    # --- Where, and how far an earlier run came -----------------------------------------------------------------------
+    run = RunFolder(recipe, resume)
+    if run.finished:
+        print(f"{run.path} is finished already.")
+        return run
+    accelerator = Accelerator(
+        mixed_precision=recipe.run.precision, gradient_accumulation_steps=recipe.optim.accumulation_steps
+    )
+    checkpoint = run.last_checkpoint()
+    step = 0 if checkpoint is None else json.loads((checkpoint / "state.json").read_text())["step"]
+
+    # --- Data, model, optimiser ---------------------------------------------------------------------------------------
+    splits = load_splits(recipe.data, recipe.run.seed)
+    torch.manual_seed(recipe.run.seed)
+    model, processor = build_model(recipe.model, splits.names, checkpoint)
+    optimizer = build_optimizer(model, recipe.optim)
+    if checkpoint is not None:
+        optimizer.load_state_dict(torch.load(checkpoint / "optimizer.pt", weights_only=True))
+
+    # --- Durations in optimiser steps, the same for any number of processes -------------------------------------------
+    batch_size, size = recipe.optim.batch_size, len(splits.train)
+    total_steps = math.ceil(recipe.run.epochs * size / batch_size)
+    eval_every = max(1, round(recipe.run.eval_epochs * size / batch_size))
+    save_every = max(1, round(recipe.run.save_epochs * size / batch_size))
+
+    # --- Loaders ------------------------------------------------------------------------------------------------------
+    part = part_size(recipe, accelerator.num_processes)
+    stream = SampleStream(size, recipe.run.seed, step * batch_size, total_steps * batch_size)
+    pictures = PictureDataset(splits.train, train_transform(recipe.augment, processor), recipe.run.seed)
+    train_loader = DataLoader(pictures, batch_size=part, sampler=stream, num_workers=recipe.data.workers)
+    validation_loader = eval_loader(splits.validation, processor, recipe)
+    model, optimizer, train_loader, validation_loader = accelerator.prepare(
+        model, optimizer, train_loader, validation_loader
+    )
+    if accelerator.is_main_process:
+        run.create(recipe, step)
+        describe(splits, model, accelerator, step, total_steps)
+
+    # --- The loop -----------------------------------------------------------------------------------------------------
+    report = Reporter(run, accelerator, step, total_steps)
+    parts = iter(train_loader)
+    model.train()
+    loss_sum, seconds, steps = 0.0, 0.0, 0
+    while step < total_steps:
+        began = time.perf_counter()
+        lr = recipe.optim.lr * lr_factor(step, total_steps, recipe.schedule)
+        set_lr(optimizer, lr)
+        for part_index in range(recipe.optim.accumulation_steps):
+            with accelerator.accumulate(model):
+                batch = next(parts)
+                torch.manual_seed(
+                    mix(recipe.run.seed, step, part_index, accelerator.process_index)
+                )  # dropout and the like
+                loss = model(**batch).loss
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    grad_norm = accelerator.clip_grad_norm_(model.parameters(), recipe.optim.clip_norm)
+                loss_sum += finite(loss, step, run) / recipe.optim.accumulation_steps
+                optimizer.step()
+                optimizer.zero_grad()
+        step, steps, seconds = step + 1, steps + 1, seconds + time.perf_counter() - began
+        epoch, is_last = step * batch_size / size, step == total_steps
+
+        if step % recipe.run.log_every == 0 or is_last:
+            mean_loss = accelerator.reduce(torch.tensor(loss_sum / steps, device=accelerator.device), "mean").item()
+            rate = steps * batch_size / seconds
+            report("train", step, epoch, loss=mean_loss, lr=lr, grad_norm=float(grad_norm), images_per_second=rate)
+            loss_sum, seconds, steps = 0.0, 0.0, 0
+        if step % eval_every == 0 or is_last:
+            report("validation", step, epoch, **evaluate(model, validation_loader, accelerator).summary())
+        if (step % save_every == 0 or is_last) and accelerator.is_main_process:
+            run.save_checkpoint(
+                step, checkpoint_writer(accelerator, model, processor, optimizer, step), recipe.run.keep
+            )
+
+    # --- Test, figures, final folder ----------------------------------------------------------------------------------
+    kind, rows = ("validation", splits.validation) if splits.test is None else ("test", splits.test)
+    if splits.test is not None:
+        loader = accelerator.prepare(eval_loader(rows, processor, recipe))
+        report("test", step, recipe.run.epochs, **evaluate(model, loader, accelerator).summary())
+    report.close()
+    if accelerator.is_main_process:
+        finish(recipe, run, accelerator.unwrap_model(model), processor, splits, kind, rows)
+    accelerator.wait_for_everyone()
+    accelerator.end_training()
+    return run
+
+
+def part_size(recipe: Recipe, processes: int) -> int:
+    """Pictures that one process works through at a time."""
+    parts = processes * recipe.optim.accumulation_steps
+    if recipe.optim.batch_size % parts:
+        raise UserError(
+            f"optim.batch_size={recipe.optim.batch_size} is not divisible by {processes} processes x "
+            f"optim.accumulation_steps={recipe.optim.accumulation_steps}"
+        )
+    return recipe.optim.batch_size // parts
+
+
+def eval_loader(rows, processor: BaseImageProcessor, recipe: Recipe) -> DataLoader:
+    """All rows once, in order, as the image processor gives them."""
+    pictures = PictureDataset(rows, eval_transform(processor))
+    return DataLoader(pictures, batch_size=recipe.optim.batch_size, num_workers=recipe.data.workers)
+
+
+def finite(loss: torch.Tensor, step: int, run: RunFolder) -> float:
+    """The loss as a number; a `UserError` if it is none, before the optimiser moves."""
+    value = loss.item()
+    if not math.isfinite(value):
+        raise UserError(
+            f"the loss is {value} at step {step}: lower optim.lr or look at the pictures; {run.path} keeps the "
+            "checkpoints made before"
+        )
+    return value
+
+
+def checkpoint_writer(accelerator, model, processor, optimizer, step: int) -> Callable[[Path], None]:
+    """A function that writes a checkpoint: a model folder, the optimiser's state and the step."""
+
+    def write(folder: Path) -> None:
+        accelerator.unwrap_model(model).save_pretrained(folder)
+        processor.save_pretrained(folder)
+        torch.save(optimizer.state_dict(), folder / "optimizer.pt")
+        (folder / "state.json").write_text(json.dumps({"step": step}))
+
+    return write
+
+
+def finish(recipe: Recipe, run: RunFolder, model: nn.Module, processor, splits: Splits, kind: str, rows) -> None:
+    """Figures, example pictures and the final folder, made of the last checkpoint's weights."""
+    plot_curves([run.path], run.path / "curves.png")
+    pictures = PictureDataset(rows, eval_transform(processor))
+    spread = [index * len(pictures) // min(EXAMPLES, len(pictures)) for index in range(min(EXAMPLES, len(pictures)))]
+    examples = [(pictures.picture(index), splits.names[rows[index]["label"]]) for index in spread]
+    plot_predictions(model, processor, examples, run.path / "predictions.png")
+    run.save_examples(examples)
+    log = run.read_log()
+
+    def write(folder: Path) -> None:
+        model.save_pretrained(folder)
+        processor.save_pretrained(folder)
+        write_card(folder / "README.md", recipe, model, splits, log)
+
+    run.save_final(write)
+    result = next(entry for entry in reversed(log) if entry["split"] == kind)
+    print(f"{kind} accuracy {result['accuracy']:.2%} on {result['pictures']} pictures")
+    for what, path in {
+        "model": run.final,
+        "log": run.path / "metrics.jsonl",
+        "curves": run.path / "curves.png",
+    }.items():
+        print(f"{what:12} {path}")
+    print(f"{'predictions':12} {run.path / 'predictions.png'}")
+
+
+def describe(splits: Splits, model: nn.Module, accelerator: Accelerator, step: int, total_steps: int) -> None:
+    """What is about to happen, in two lines."""
+    counts = {"training": splits.train, "validation": splits.validation, "test": splits.test}
+    pictures = ", ".join(f"{len(rows)} {name}" for name, rows in counts.items() if rows is not None)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    print(f"{pictures} pictures of {len(splits.names)} classes")
+    processes = "" if accelerator.num_processes == 1 else f" x {accelerator.num_processes} processes"
+    print(
+        f"{parameters:,} parameters on {accelerator.device.type}{processes}, steps {step} to {total_steps}", flush=True
+    )
+
+
+class Reporter:
+    """Log, terminal and progress bar: `report(split, step, epoch, **values)`. In the main process only."""
+
+    def __init__(self, run: RunFolder, accelerator: Accelerator, step: int, total_steps: int):
+        self.run, self.is_main = run, accelerator.is_main_process
+        self.bar = tqdm(
+            total=total_steps, initial=step, unit="step", disable=not (self.is_main and sys.stderr.isatty())
+        )
+
+    def __call__(self, split: str, step: int, epoch: float, **values: float) -> None:
+        if not self.is_main:
+            return
+        self.run.log(split=split, step=step, epoch=round(epoch, 4), **values)
+        text = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+        self.bar.update(step - self.bar.n)
+        if split == "train" and not self.bar.disable:
+            self.bar.set_postfix_str(text)
+        else:
+            self.bar.write(f"step {step:6}  epoch {epoch:6.2f}  {split:10}  {text}")
+            sys.stdout.flush()
+
+    def close(self) -> None:
+        self.bar.close()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.train", description="Trains an image classifier as a recipe says."
+    )
+    parser.add_argument("--recipe", required=True, help=f"one of: {', '.join(recipe_names())}")
+    parser.add_argument(
+        "--set",
+        action="append",
+        metavar="PATH=VALUE",
+        help="set a field of the recipe, such as optim.lr=1e-3; repeatable",
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="continue the run in run.folder from its last checkpoint, or start it"
+    )
+    options = parser.parse_args(arguments)
+    disable_datasets_bars()
+    disable_transformers_bars()
+    try:
+        train(load_recipe(options.recipe, options.set), options.resume)
+    except UserError as error:
+        raise SystemExit(f"error: {last_line(error)}") from error
+
+
+if __name__ == "__main__":
+    main()

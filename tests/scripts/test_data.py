@@ -1,0 +1,163 @@
+"""Labelled pictures from every kind of source, and the order in which training sees them."""
+
+import shutil
+from collections import Counter
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from scripts.common.data import PictureDataset, SampleStream, load_splits, mix, prepare, split_off
+from scripts.common.errors import UserError
+from scripts.common.recipe import DataRecipe
+from tests.scripts.conftest import write_pictures
+
+
+def load(source, **options):
+    return load_splits(DataRecipe(train=str(source), **options), seed=0)
+
+
+def pixels(rows) -> list[np.ndarray]:
+    return [
+        np.asarray(PictureDataset(rows, lambda picture: picture)[index]["pixel_values"]) for index in range(len(rows))
+    ]
+
+
+def test_every_kind_of_source_gives_the_same_rows(pictures_folder, tmp_path):
+    found = datasets.load_dataset("imagefolder", data_dir=str(pictures_folder))
+    found.save_to_disk(tmp_path / "disk")
+    (tmp_path / "parquet").mkdir()
+    for name, rows in found.items():
+        rows.to_parquet(tmp_path / "parquet" / f"{name}.parquet")
+    expected = load(pictures_folder)
+    assert (len(expected.train), len(expected.validation), len(expected.test)) == (24, 2, 10)
+    assert expected.names == ["cat", "dog"]
+    parquet = {"train": tmp_path / "parquet" / "train.parquet", "test": str(tmp_path / "parquet" / "test.parquet")}
+    others = [load(tmp_path / "disk"), load(tmp_path / "parquet"), load(parquet["train"], test=parquet["test"])]
+    for splits in others:
+        assert splits.names == expected.names
+        for split in ("train", "validation", "test"):
+            ours, theirs = getattr(splits, split), getattr(expected, split)
+            assert list(ours["label"]) == list(theirs["label"])
+            assert all(np.array_equal(*pair) for pair in zip(pixels(ours), pixels(theirs), strict=True))
+
+
+def test_extensions_of_any_case_and_other_files(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for file in ("a.jpg", "b.JPG", "c.Jpeg", "d.PNG", "e.webp", "f.bmp", "g.tif"):
+            Image.new("RGB", (9, 9)).save(tmp_path / name / file)
+        (tmp_path / name / "notes.txt").write_text("no picture")
+    splits = load(tmp_path)
+    assert len(splits.train) + len(splits.validation) == 14
+
+
+def test_text_labels_become_classes_by_name():
+    rows = {"photo": [Image.new("RGB", (4, 4))] * 6, "kind": ["b", "a", "b", "a", "c", "c"]}
+    features = datasets.Features(photo=datasets.Image(), kind=datasets.Value("string"))
+    recipe = DataRecipe(image_column="photo", label_column="kind")
+    found = prepare(datasets.Dataset.from_dict(rows, features=features), "rows", recipe)
+    assert found.features["label"].names == ["a", "b", "c"]
+    assert list(found["label"]) == [1, 0, 1, 0, 2, 2]
+
+
+def test_the_digits_need_no_network():
+    splits = load("sklearn:digits")
+    assert len(splits.train) + len(splits.validation) == 1437 and len(splits.test) == 360
+    assert set(Counter(splits.test["label"]).values()) <= {35, 36, 37}
+
+
+def test_the_validation_split_is_stratified_and_disjoint():
+    labels = [0] * 40 + [1] * 10 + [2]
+    rows = datasets.Dataset.from_dict({"label": labels, "row": range(51)})
+    rest, held_out = split_off(rows, 0.2, seed=0)
+    assert Counter(held_out["label"]) == {0: 8, 1: 2}
+    assert sorted([*rest["row"], *held_out["row"]]) == list(range(51))
+    again, other = (list(split_off(rows, 0.2, seed)[1]["row"]) for seed in (0, 1))
+    assert again == list(held_out["row"]) != other
+
+
+@pytest.mark.parametrize("case, named", [
+    ("unset", "data.train is not set"), ("missing", "no such file or folder"), ("empty", "no pictures in"),
+    ("one class", "one class, 'cat'"), ("text file", "expected a .parquet file"), ("column", "image_column"),
+    ("other classes", "the classes of"), ("not on the Hub", "nobody/nothing"),
+])  # fmt: skip
+def test_what_cannot_be_trained_on_is_an_error_that_names_it(case, named, pictures_folder, tmp_path):
+    options, source = {}, tmp_path / "data"
+    source.mkdir()
+    if case == "unset":
+        source = ""
+    elif case == "missing":
+        source = tmp_path / "nowhere"
+    elif case == "one class":
+        shutil.copytree(pictures_folder / "train" / "cat", source / "cat")
+    elif case == "text file":
+        source = source / "notes.txt"
+        source.write_text("text")
+    elif case == "column":
+        source, options = pictures_folder, {"image_column": "photo"}
+    elif case == "other classes":
+        write_pictures(source, 2)
+        (source / "dog").rename(source / "wolf")
+        source, options = pictures_folder, {"test": str(source)}
+    elif case == "not on the Hub":
+        source = "nobody/nothing"
+    with pytest.raises(UserError, match=named) as caught:
+        load(source, **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_labels_outside_the_classes_are_named(label, tmp_path):
+    features = datasets.Features(image=datasets.Image(), label=datasets.Value("int64"))
+    rows = datasets.Dataset.from_dict({"image": [Image.new("RGB", (4, 4))] * 3, "label": [0, 1, 1]}, features=features)
+    rows = rows.cast_column("label", datasets.ClassLabel(names=["a", "b"]))
+    table = rows.data.table.set_column(1, "label", [[0, label, 1]])
+    datasets.Dataset(table, info=rows.info).save_to_disk(tmp_path / "rows")
+    with pytest.raises(UserError, match=rf"row 1 has label {label}, outside 0\.\.1"):
+        load(tmp_path / "rows")
+
+
+@pytest.mark.parametrize("content", [b"", b"no picture"])
+def test_a_picture_that_cannot_be_read_is_named_with_its_row(content, pictures_folder, tmp_path):
+    shutil.copytree(pictures_folder / "train", tmp_path / "data")
+    (tmp_path / "data" / "dog" / "3.png").write_bytes(content)
+    splits = load(tmp_path / "data")
+    rows = datasets.concatenate_datasets([splits.train, splits.validation])
+    with pytest.raises(UserError, match=r"dog/3\.png \(row \d+\): cannot be decoded.*repair or remove it"):
+        list(PictureDataset(rows, lambda picture: 0))
+
+
+def test_every_epoch_holds_every_row_once_in_another_order():
+    stream = list(SampleStream(size=10, seed=0, start=0, stop=35))
+    assert [epoch for epoch, _ in stream] == [0] * 10 + [1] * 10 + [2] * 10 + [3] * 5
+    orders = [tuple(index for e, index in stream if e == epoch) for epoch in range(3)]
+    assert all(sorted(order) == list(range(10)) for order in orders) and len(set(orders)) == 3
+    assert list(SampleStream(10, seed=1, start=0, stop=10)) != stream[:10]
+
+
+@pytest.mark.parametrize("start", [0, 7, 10, 23, 35])
+def test_a_stream_goes_on_where_it_was_left(start):
+    stream = SampleStream(size=10, seed=0, start=start, stop=35)
+    assert list(stream) == list(SampleStream(10, 0, 0, 35))[start:]
+    assert len(stream) == 35 - start
+
+
+def test_random_transforms_are_a_function_of_seed_epoch_and_row(pictures_folder):
+    rows = load(pictures_folder).train
+    data = PictureDataset(rows, lambda picture: torch.rand(3), seed=0)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = data[0, 4]["pixel_values"]
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert torch.equal(data[0, 4]["pixel_values"], first)
+    other_seed = PictureDataset(rows, data.transform, seed=1)
+    assert not any(torch.equal(x["pixel_values"], first) for x in (data[1, 4], data[0, 5], other_seed[0, 4]))
+
+
+def test_mixed_seeds_are_unlike():
+    seeds = {mix(a, b, c) for a in range(10) for b in range(10) for c in range(10)}
+    assert len(seeds) == 1000 and all(0 <= seed < 2**63 for seed in seeds)
