@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .configuration_vit_custom import ViTCustomConfig, pair
-from .positions_vit_custom import relative_bias, resample_grid, rope_2d, sincos_1d, sincos_2d
+from .positions_vit_custom import Rotary, relative_bias, resample_grid, rope_2d, sincos_1d, sincos_2d
 
 
 class NoPosition(nn.Module):
@@ -28,7 +28,7 @@ class NoPosition(nn.Module):
         """The prefix tokens with their positions added."""
         return x_1PD
 
-    def rotary(self, x_BhwD: Tensor) -> tuple[Tensor, Tensor] | None:
+    def rotary(self, x_BhwD: Tensor) -> Rotary | None:
         """Cosines and sines (T, K) that rotate queries and keys."""
         return None
 
@@ -120,7 +120,7 @@ class RelativePosition(NoPosition):
 class Rope2DPosition(NoPosition):
     """Queries and keys rotated by their place on the grid (DINOv3, Siméoni et al. 2025); prefix tokens are not."""
 
-    def rotary(self, x_BhwD: Tensor) -> tuple[Tensor, Tensor]:
+    def rotary(self, x_BhwD: Tensor) -> Rotary:
         _, h, w, _ = x_BhwD.shape
         cos, sin = rope_2d((h, w), self.config.head_dim, self.config.rope_theta, x_BhwD.dtype, x_BhwD.device)
         in_front = (0, 0, self.config.num_prefix_tokens, 0)
@@ -136,6 +136,10 @@ POSITIONS = {
     "relative": RelativePosition,
     "rope_2d": Rope2DPosition,
 }
+
+
+Embedded = tuple[Tensor, Rotary | None, Tensor | None]
+"""Tokens (B, T, D), and what attention needs of their positions: rotation and bias (1 or B, H, T, T), each or neither."""
 
 
 class ViTCustomPatchEmbeddings(nn.Module):
@@ -184,8 +188,8 @@ class ViTCustomEmbeddings(nn.Module):
         self.position = POSITIONS[config.position_embedding](config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, pixel_values: Tensor, bool_masked_pos: Tensor | None = None):
-        """Tokens (B, T, D), and what attention needs of the positions: `rotary` and `bias`, each or neither."""
+    def forward(self, pixel_values: Tensor, bool_masked_pos: Tensor | None = None) -> Embedded:
+        """Tokens of (B, C, height, width) pixels, with those that `bool_masked_pos` marks replaced by the mask token."""
         x_BhwD = self.patch_embeddings(pixel_values)
         if bool_masked_pos is not None:
             x_BhwD = self.mask(x_BhwD, bool_masked_pos)
@@ -221,7 +225,7 @@ class PatchDropout(nn.Module):
         super().__init__()
         self.rate, self.num_prefix_tokens = config.patch_drop_rate, config.num_prefix_tokens
 
-    def forward(self, x_BTD: Tensor, rotary: tuple[Tensor, Tensor] | None, bias: Tensor | None):
+    def forward(self, x_BTD: Tensor, rotary: Rotary | None, bias: Tensor | None) -> Embedded:
         """The tokens kept, and the rotation and bias that belong to them."""
         if not self.training or not self.rate:
             return x_BTD, rotary, bias

@@ -8,6 +8,7 @@ Letters in names are axes: B batch, C channels, h w grid of patches, N = h * w p
 S tokens attended to, D width, H heads, K head width, E width of the pooled vector.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -30,7 +31,7 @@ from .configuration_vit_custom import ViTCustomConfig, pair
 from .embeddings_vit_custom import PatchDropout, ViTCustomEmbeddings
 from .initialization_vit_custom import INITIALIZERS, role_of, with_role
 from .losses_vit_custom import IGNORED_LABEL, LOSSES, problem_type_of
-from .positions_vit_custom import rotate, unpatchify
+from .positions_vit_custom import Rotary, rotate, unpatchify
 
 
 NORMS = {"layer_norm": nn.LayerNorm, "rms_norm": nn.RMSNorm}
@@ -84,7 +85,7 @@ class ViTCustomAttention(nn.Module):
         self,
         x_BTD: Tensor,
         context_BSD: Tensor,
-        rotary: tuple[Tensor, Tensor] | None = None,
+        rotary: Rotary | None = None,
         bias: Tensor | None = None,
         output_attentions: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
@@ -99,7 +100,7 @@ class ViTCustomAttention(nn.Module):
         y_BTHK, weights_BHTS = attend(self, q_BHTK, k_BHSK, v_BHSK, bias, dropout=dropout, scaling=self.scaling)
         return self.o_proj(y_BTHK.flatten(2)), weights_BHTS
 
-    def implementation(self, bias: Tensor | None, output_attentions: bool):
+    def implementation(self, bias: Tensor | None, output_attentions: bool) -> Callable:
         """The configured attention function; the eager one where the weights are asked for, since only it has them."""
         name = "eager" if output_attentions else self.config._attn_implementation
         if bias is not None and name not in ("eager", "sdpa"):
@@ -185,7 +186,7 @@ class ViTCustomLayer(GradientCheckpointingLayer):
     def forward(
         self,
         x_BTD: Tensor,
-        rotary: tuple[Tensor, Tensor] | None = None,
+        rotary: Rotary | None = None,
         bias: Tensor | None = None,
         output_attentions: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
@@ -229,35 +230,32 @@ class AttentionPool(nn.Module):
         return y_B1D[:, 0]
 
 
-class TokenPool(nn.Module):
-    """Pools by a function of the class token and of the patches."""
+class ClassPool(nn.Module):
+    """The class token: (B, D)."""
 
-    def __init__(self, config: ViTCustomConfig, pool):
+    def __init__(self, config: ViTCustomConfig):
         super().__init__()
-        self.num_prefix_tokens, self.pool = config.num_prefix_tokens, pool
+        self.num_prefix_tokens = config.num_prefix_tokens
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return self.pool(x_BTD[:, 0], x_BTD[:, self.num_prefix_tokens :])
+        return x_BTD[:, 0]
 
 
-def pool_cls(class_BD: Tensor, patches_BND: Tensor) -> Tensor:
-    return class_BD
+class MeanPool(ClassPool):
+    """The mean of the patches, without prefix tokens: (B, D)."""
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return x_BTD[:, self.num_prefix_tokens :].mean(dim=1)
 
 
-def pool_mean(class_BD: Tensor, patches_BND: Tensor) -> Tensor:
-    return patches_BND.mean(dim=1)
+class ClassMeanPool(ClassPool):
+    """The class token and the mean of the patches, side by side (DINOv2's linear head): (B, 2D)."""
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return torch.cat([x_BTD[:, 0], x_BTD[:, self.num_prefix_tokens :].mean(dim=1)], dim=-1)
 
 
-def pool_cls_mean(class_BD: Tensor, patches_BND: Tensor) -> Tensor:
-    return torch.cat([class_BD, patches_BND.mean(dim=1)], dim=-1)
-
-
-POOLINGS = {
-    "cls": lambda config: TokenPool(config, pool_cls),
-    "mean": lambda config: TokenPool(config, pool_mean),
-    "cls_mean": lambda config: TokenPool(config, pool_cls_mean),
-    "map": AttentionPool,
-}
+POOLINGS = {"cls": ClassPool, "mean": MeanPool, "cls_mean": ClassMeanPool, "map": AttentionPool}
 
 
 class ViTCustomPooler(nn.Module):
@@ -526,7 +524,9 @@ class ViTCustomForMaskedImageModeling(ViTCustomPreTrainedModel):
             attentions=outputs.attentions,
         )
 
-    def loss(self, reconstruction: Tensor, pixel_values: Tensor, bool_masked_pos: Tensor, grid) -> Tensor:
+    def loss(
+        self, reconstruction: Tensor, pixel_values: Tensor, bool_masked_pos: Tensor, grid: tuple[int, int]
+    ) -> Tensor:
         mask_BNK = bool_masked_pos.reshape(len(pixel_values), -1, 1).expand(
             -1, -1, self.patch_size[0] * self.patch_size[1]
         )

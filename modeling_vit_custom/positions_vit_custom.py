@@ -29,6 +29,9 @@ RESAMPLING = {
 }
 DINO_OFFSET = 0.1
 
+Rotary = tuple[Tensor, Tensor]
+"""Cosines and sines that `rotate` takes: (T, K) each, or any shape that broadcasts against (B, H, T, K)."""
+
 
 def table_dtype(dtype: torch.dtype) -> torch.dtype:
     """The type that tables are computed in for a model of `dtype`: float32, or float64 for float64."""
@@ -80,9 +83,7 @@ def sincos_2d(grid: tuple[int, int], width: int, frequencies: str, dtype: torch.
     return torch.cat([x_wD[None].expand(h, w, -1), y_hD[:, None].expand(h, w, -1)], dim=-1)[None]
 
 
-def rope_2d(
-    grid: tuple[int, int], head_dim: int, theta: float, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor]:
+def rope_2d(grid: tuple[int, int], head_dim: int, theta: float, dtype: torch.dtype, device: torch.device) -> Rotary:
     """
     Cosines and sines of axial rotation, two (N, head_dim) tables, as in DINOv3 (layers/rope_position_encoding.py).
 

@@ -16,8 +16,9 @@ POLICIES = {"none": v2.Identity, "rand_augment": v2.RandAugment, "trivial_augmen
 
 def output_size(processor: BaseImageProcessor) -> tuple[int, int]:
     """(height, width) of the pictures that a processor gives."""
-    size = processor.crop_size if processor.do_center_crop else processor.size
-    return size["height"], size["width"]
+    size = dict(processor.crop_size if processor.do_center_crop else processor.size)
+    side = size.get("shortest_edge")
+    return (side, side) if side else (size["height"], size["width"])
 
 
 def train_transform(recipe: AugmentRecipe, processor: BaseImageProcessor) -> Callable[[Image.Image], torch.Tensor]:

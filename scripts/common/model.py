@@ -21,6 +21,8 @@ def build_model(
         `UserError`: if there is no such model, or its weights don't fit the configuration.
     """
     labels = {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
+    if recipe.config.get("num_channels", 3) != 3:
+        raise UserError(f"model.config.num_channels={recipe.config['num_channels']}: training reads pictures as RGB; use 3")
     try:
         if checkpoint is not None:
             return load(str(checkpoint), names)

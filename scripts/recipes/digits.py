@@ -27,6 +27,6 @@ RECIPE = Recipe(
     ),
     data=DataRecipe(train="sklearn:digits", workers=0),
     augment=AugmentRecipe(crop_scale=(0.7, 1.0), horizontal_flip=0.0, rotation=15.0),
-    optim=OptimRecipe(batch_size=64, lr=2e-3, weight_decay=0.05),
+    optim=OptimRecipe(batch_size=64, lr=3e-3, weight_decay=0.3, betas=(0.9, 0.95)),
     run=RunRecipe(folder="runs/digits", epochs=60, log_every=20, eval_epochs=3, save_epochs=10),
 )

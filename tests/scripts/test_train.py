@@ -241,6 +241,7 @@ def test_a_folder_with_other_things_in_it_is_left_alone(pictures_folder, tmp_pat
     (["model.pretrained=/nowhere/at/all"], "/nowhere/at/all"),
     (["model.config.image_size=30"], "image_size=30"),
     (["model.config.hidden_size=text"], "hidden_size"),
+    (["model.config.num_channels=1"], "num_channels=1"),
     (["model.variant=B/17"], "did you mean 'B/16'"),
     (["optim.batch_size=9", "optim.accumulation_steps=2"], "optim.batch_size=9"),
     (["optim.lr=inf"], "loss is"),
