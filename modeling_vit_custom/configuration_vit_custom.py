@@ -66,8 +66,8 @@ PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "r
 MINIMUM = dict.fromkeys(["num_channels", "hidden_size", "num_hidden_layers", "num_attention_heads"], 1) | {
     "intermediate_size": 1,
     "num_register_tokens": 0,
-    "initializer_range": 0,
 }
+POSITIVE = ["layer_norm_eps", "rope_theta", "initializer_range"]
 RATES = [
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
@@ -238,10 +238,15 @@ class ViTCustomConfig(BackboneConfigMixin, PreTrainedConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "ViTCustomConfig":
         """As in transformers, but fields given as keywords pass through the same checks as the file's own values."""
+        for key in kwargs.keys() - cls.field_names() - FRAMEWORK_KEYS:
+            if difflib.get_close_matches(key, cls.field_names(), cutoff=0.8):
+                raise ValueError(f"unknown configuration key {key!r}: {did_you_mean(key, list(cls.field_names()))}")
         overrides = {key: kwargs.pop(key) for key in list(kwargs) if key in cls.field_names()}
-        replaced = set()
-        if {"id2label", "label2id", "num_labels"} & (overrides.keys() | kwargs.keys()):
-            replaced = {"id2label", "label2id"} - overrides.keys()
+        replaced = (
+            {"id2label", "label2id"} - overrides.keys() if {"id2label", "label2id"} & overrides.keys() else set()
+        )
+        if kwargs.get("num_labels") not in (None, len(config_dict.get("id2label") or (0, 1))):
+            replaced = {"id2label", "label2id"}
         config_dict = {key: value for key, value in config_dict.items() if key not in replaced}
         return super().from_dict({**config_dict, **overrides}, **kwargs)
 
@@ -252,6 +257,7 @@ class ViTCustomConfig(BackboneConfigMixin, PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any):
         self._check_keys(kwargs)
+        kwargs = {key: value for key, value in kwargs.items() if key != "num_labels" or value is not None}
         self._name_labels(kwargs.get("num_labels"))
         out_features, out_indices = kwargs.pop("out_features", None), kwargs.pop("out_indices", None)
         kwargs["auto_map"] = {**AUTO_MAP, **(kwargs.pop("auto_map", None) or {})}
@@ -265,13 +271,20 @@ class ViTCustomConfig(BackboneConfigMixin, PreTrainedConfig):
 
     def _name_labels(self, num_labels: int | None) -> None:
         """Makes `id2label`, `label2id` and `num_labels` agree, or says how they don't."""
-        if num_labels is not None and (not isinstance(num_labels, int) or num_labels < 0):
+        if num_labels is not None and (type(num_labels) is not int or num_labels < 0):
             raise ValueError(f"num_labels={num_labels!r}: expected a whole number, 0 for a model without classifier")
+        for name in ("id2label", "label2id"):
+            if not isinstance(getattr(self, name), dict | None):
+                raise ValueError(f"{name} must be a table of class numbers and names, got {getattr(self, name)!r}")
         if self.id2label is None and self.label2id is not None:
             self.id2label = {index: label for label, index in self.label2id.items()}
         if self.id2label is None:
             return
-        names = {int(index): label for index, label in self.id2label.items()}
+        names = {int(index): name for index, name in self.id2label.items() if str(index).isdecimal()}
+        if len(names) < len(self.id2label) or not all(isinstance(name, str) for name in names.values()):
+            raise ValueError(
+                f"id2label must be a table of class numbers and names, {{0: 'cat', ...}}; got {self.id2label}"
+            )
         if sorted(names) != list(range(len(names))):
             raise ValueError(
                 f"id2label must number the classes 0 to {len(names) - 1} without gaps, got {sorted(names)}"
@@ -310,9 +323,15 @@ class ViTCustomConfig(BackboneConfigMixin, PreTrainedConfig):
         for name in ("representation_size", "projection_dim"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1, or None for no such layer")
-        for name in ("layer_norm_eps", "rope_theta"):
+        for name in POSITIVE:
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}={getattr(self, name)} must be a positive number")
+        if self.layerscale_value is not None and not abs(self.layerscale_value) < float("inf"):
+            raise ValueError(f"layerscale_value={self.layerscale_value} must be a number, or None for no LayerScale")
+        if self.label_smoothing and self.problem_type not in (None, "single_label_classification"):
+            raise ValueError(
+                f"label_smoothing={self.label_smoothing} has no meaning for problem_type={self.problem_type!r}"
+            )
         if self.problem_type not in (None, *PROBLEM_TYPES):
             raise ValueError(
                 f"problem_type={self.problem_type!r}: {did_you_mean(str(self.problem_type), list(PROBLEM_TYPES))}"

@@ -159,13 +159,13 @@ class ViTCustomPatchEmbeddings(nn.Module):
     def check(self, pixel_values: Tensor) -> None:
         """Raises `ValueError` for pictures that are not (B, C, H, W) with whole patches and the model's channels."""
         channels, (ph, pw) = self.projection.in_channels, self.patch_size
-        if pixel_values.shape[0] == 0:
-            raise ValueError(f"pixel_values {tuple(pixel_values.shape)} is an empty batch; give one picture at least")
         if pixel_values.ndim != 4 or pixel_values.shape[1] != channels:
             raise ValueError(
                 f"pixel_values must be (batch, {channels}, height, width), with the channels second as num_channels="
                 f"{channels} says; got {tuple(pixel_values.shape)}"
             )
+        if pixel_values.shape[0] == 0:
+            raise ValueError(f"pixel_values {tuple(pixel_values.shape)} is an empty batch; give one picture at least")
         height, width = pixel_values.shape[2:]
         if height % ph or width % pw or not height or not width:
             raise ValueError(

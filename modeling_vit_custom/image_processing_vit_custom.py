@@ -6,11 +6,13 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from huggingface_hub.dataclasses import validate_typed_dict
 from PIL import Image, ImageOps
 from torchvision.transforms.v2 import functional as tvF
 from transformers.image_processing_backends import TorchvisionBackend
+from transformers.image_processing_utils import BatchFeature
 from transformers.image_utils import (
     IMAGENET_STANDARD_MEAN,
     IMAGENET_STANDARD_STD,
@@ -20,11 +22,14 @@ from transformers.image_utils import (
 )
 from transformers.processing_utils import ImagesKwargs
 
-from .configuration_vit_custom import ViTCustomConfig, pair
+from .configuration_vit_custom import ViTCustomConfig, did_you_mean, pair
 
 
 # Raster formats whose decoders run in this process; PostScript and the like would start others.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+
+# Keys of preprocessor_config.json that transformers itself writes.
+FRAMEWORK_KEYS = {"auto_map", "image_processor_type", "processor_class"}
 
 
 def load_picture(source: str | os.PathLike | bytes, name: str | None = None) -> Image.Image:
@@ -41,13 +46,24 @@ def load_picture(source: str | os.PathLike | bytes, name: str | None = None) -> 
     name = name or ("picture" if is_bytes else os.fspath(source))
     try:
         with Image.open(BytesIO(source) if is_bytes else source, formats=FORMATS) as picture:
-            return ImageOps.exif_transpose(picture).convert("RGB")
+            return to_rgb(ImageOps.exif_transpose(picture))
     except (FileNotFoundError, IsADirectoryError, PermissionError):
         raise
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         trouble = "not a picture in one of the formats " + ", ".join(FORMATS)
         trouble = trouble if isinstance(error, Image.UnidentifiedImageError) else str(error)
         raise ValueError(f"{name}: cannot be decoded: {trouble}") from error
+
+
+def to_rgb(picture: Image.Image) -> Image.Image:
+    """A picture in RGB; 16-bit grey is scaled to 8 bits, where Pillow's own conversion would clip it to white."""
+    if picture.mode.startswith("I;16"):
+        picture = Image.fromarray((np.asarray(picture) / 257).round().astype(np.uint8))
+    if picture.mode in ("I", "F"):
+        raise ValueError(
+            f"mode {picture.mode!r} says nothing of its range of values; save it with 8 or 16 bits a channel"
+        )
+    return picture.convert("RGB")
 
 
 class ViTCustomImageProcessorKwargs(ImagesKwargs, total=False):
@@ -57,7 +73,7 @@ class ViTCustomImageProcessorKwargs(ImagesKwargs, total=False):
         resized to cover `size / crop_pct` with its aspect ratio kept, then cropped to `size`.
     """
 
-    crop_pct: float | None
+    crop_pct: float | int | None
 
 
 class ViTCustomImageProcessor(TorchvisionBackend):
@@ -89,16 +105,23 @@ class ViTCustomImageProcessor(TorchvisionBackend):
     crop_pct = None
 
     def __init__(self, **kwargs: Any):
-        known = {key: value for key, value in kwargs.items() if key in self.valid_kwargs.__annotations__}
-        validate_typed_dict(self.valid_kwargs, known)
+        known = set(self.valid_kwargs.__annotations__)
+        for key in sorted(kwargs.keys() - known - FRAMEWORK_KEYS):
+            raise ValueError(f"unknown image processor argument {key!r}: {did_you_mean(key, sorted(known))}")
+        validate_typed_dict(self.valid_kwargs, {key: value for key, value in kwargs.items() if key in known})
         super().__init__(**kwargs)
-        self._check_crop(self.crop_pct, self.size, self.do_center_crop)
+        self._check_geometry(self.crop_pct, self.size, self.do_resize, self.do_center_crop)
 
     @classmethod
     def for_model(cls, config: ViTCustomConfig, **kwargs: Any) -> "ViTCustomImageProcessor":
-        """The processor that gives pictures of the size that `config` says; `kwargs` are further arguments."""
-        height, width = pair(config.image_size)
-        return cls(**{"size": {"height": height, "width": width}, **kwargs})
+        """
+        The processor for the size and the number of channels that `config` says; `kwargs` are further arguments.
+
+        Pictures are made RGB where the model has three channels, and else left in theirs.
+        """
+        (height, width), channels = pair(config.image_size), config.num_channels
+        statistics = {"image_mean": [0.5] * channels, "image_std": [0.5] * channels, "do_convert_rgb": channels == 3}
+        return cls(**{"size": {"height": height, "width": width}, **statistics, **kwargs})
 
     def fetch_images(self, images: Any) -> Any:
         """Opens what is a path or address; the rest is left as it is."""
@@ -108,18 +131,27 @@ class ViTCustomImageProcessor(TorchvisionBackend):
             return load_image(images)
         return load_picture(images) if isinstance(images, (str, Path, bytes)) else images
 
-    def _validate_preprocess_kwargs(self, crop_pct=None, size=None, do_center_crop=None, **kwargs):
-        self._check_crop(crop_pct, size, do_center_crop)
-        super()._validate_preprocess_kwargs(size=size, do_center_crop=do_center_crop, **kwargs)
+    def _validate_preprocess_kwargs(self, **kwargs: Any) -> None:
+        self._check_geometry(**{key: kwargs[key] for key in ("crop_pct", "size", "do_resize", "do_center_crop")})
+        kwargs.pop("crop_pct")
+        super()._validate_preprocess_kwargs(**kwargs)
 
     @staticmethod
-    def _check_crop(crop_pct: float | None, size: SizeDict, do_center_crop: bool | None) -> None:
+    def _check_geometry(
+        crop_pct: float | None, size: SizeDict, do_resize: bool | None, do_center_crop: bool | None
+    ) -> None:
+        for side, length in dict(size).items():
+            if length is not None and length < 1:
+                raise ValueError(f"size: {side}={length} must be 1 or more")
         if crop_pct is None:
             return
         if not 0 < crop_pct <= 1:
             raise ValueError(f"crop_pct={crop_pct} must be above 0 and at most 1")
-        if do_center_crop or not (size.height and size.width):
-            raise ValueError(f"crop_pct={crop_pct} crops to `size`: give its height and width, and no do_center_crop")
+        if not do_resize or do_center_crop or not (size.height and size.width):
+            raise ValueError(
+                f"crop_pct={crop_pct} resizes and crops to `size`: it needs do_resize, the height and width of `size`, and no "
+                "do_center_crop"
+            )
 
     def center_crop(self, image: torch.Tensor, size: SizeDict, **kwargs: Any) -> torch.Tensor:
         """Crops (..., height, width) about its centre, to the pixel as torchvision does; smaller pictures get a border."""
@@ -134,7 +166,15 @@ class ViTCustomImageProcessor(TorchvisionBackend):
             cover = SizeDict(height=round(image.shape[-2] / ratio), width=round(image.shape[-1] / ratio))
         return self.center_crop(self.resize(image, cover, resample), size)
 
-    def _preprocess(self, images, do_resize, size, resample, crop_pct, **kwargs):
+    def _preprocess(
+        self,
+        images: list[torch.Tensor],
+        do_resize: bool,
+        size: SizeDict,
+        resample: Any,
+        crop_pct: float | None,
+        **kwargs: Any,
+    ) -> BatchFeature:
         if do_resize and crop_pct is not None:
             images = [self.cover_and_crop(image, size, crop_pct, resample) for image in images]
             do_resize = False

@@ -30,8 +30,8 @@ from transformers.utils.generic import can_return_tuple
 from .configuration_vit_custom import ViTCustomConfig, pair
 from .embeddings_vit_custom import PatchDropout, ViTCustomEmbeddings
 from .initialization_vit_custom import INITIALIZERS, role_of, with_role
-from .losses_vit_custom import IGNORED_LABEL, LOSSES, problem_type_of
-from .positions_vit_custom import Rotary, rotate, unpatchify
+from .losses_vit_custom import LOSSES, problem_type_of
+from .positions_vit_custom import Rotary, rotate, table_dtype, unpatchify
 
 
 NORMS = {"layer_norm": nn.LayerNorm, "rms_norm": nn.RMSNorm}
@@ -373,7 +373,8 @@ class ViTCustomModel(ViTCustomPreTrainedModel):
         states, weights = [x_BTD], []
         for layer in self.layers:
             x_BTD, weights_BHTT = layer(x_BTD, rotary, bias, keep_weights)
-            states = [*states, x_BTD] if keep_states else []
+            if keep_states:
+                states.append(x_BTD)
             weights.append(weights_BHTT)
         x_BTD = self.norm(x_BTD)
 
@@ -437,8 +438,8 @@ class ViTCustomForImageClassification(ViTCustomPreTrainedModel):
             pixel_values: As for [`ViTCustomModel`].
             labels: Class numbers (B,); soft targets (B, classes) with
                 `config.problem_type="single_label_classification"`; a 0 or 1 for each class (B, classes), as integers or with
-                `problem_type="multi_label_classification"`; numbers (B, outputs) with `"regression"`. -100 is left out
-                of the loss.
+                `problem_type="multi_label_classification"`; numbers (B, outputs) with `"regression"`. Of classes, -100
+                is left out of the loss.
             num_items_in_batch: Label elements of the whole batch, if this is only one of the parts that its gradient is
                 accumulated over; the loss is then this part's share.
             output_hidden_states, output_attentions: As for [`ViTCustomModel`].
@@ -468,10 +469,8 @@ class ViTCustomForImageClassification(ViTCustomPreTrainedModel):
     def loss(self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """The loss of `config.problem_type`: a mean over the labels, or their share of `num_items_in_batch`."""
         smoothing = self.config.label_smoothing if self.training else 0.0
-        loss = LOSSES[problem_type_of(self.config, labels)](logits, labels, smoothing)
-        if num_items_in_batch is None:
-            return loss
-        return loss * (labels != IGNORED_LABEL).sum() / num_items_in_batch
+        total, count = LOSSES[problem_type_of(self.config, labels)](logits, labels, smoothing)
+        return total / (count.clamp(min=1) if num_items_in_batch is None else num_items_in_batch)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -530,8 +529,9 @@ class ViTCustomForMaskedImageModeling(ViTCustomPreTrainedModel):
         mask_BNK = bool_masked_pos.reshape(len(pixel_values), -1, 1).expand(
             -1, -1, self.patch_size[0] * self.patch_size[1]
         )
-        mask_B1HW = unpatchify(mask_BNK.to(reconstruction.dtype), grid, self.patch_size)
-        errors = (reconstruction - pixel_values).abs() * mask_B1HW
+        dtype = table_dtype(reconstruction.dtype)  # sums over all pixels are too large for half precision
+        mask_B1HW = unpatchify(mask_BNK.to(dtype), grid, self.patch_size)
+        errors = (reconstruction.to(dtype) - pixel_values.to(dtype)).abs() * mask_B1HW
         return errors.sum() / (mask_B1HW.sum() + 1e-5) / self.config.num_channels
 
 
@@ -542,6 +542,10 @@ class ViTCustomBackbone(BackboneMixin, ViTCustomPreTrainedModel):
         config.set_output_features_output_indices(config._out_features, config._out_indices)
         super().__init__(config)
         refuse_patch_dropout(config, "a backbone")
+        if config.apply_layernorm and config.final_norm == "pooled":
+            raise ValueError(
+                "final_norm='pooled' leaves no norm for feature maps: set apply_layernorm=False for a backbone"
+            )
         self.patch_size = pair(config.patch_size)
         self.num_features = [config.hidden_size] * len(config.stage_names)
         self.vit = ViTCustomModel(config, add_pooling_layer=False)

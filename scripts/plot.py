@@ -5,7 +5,6 @@ Figures of runs.
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import matplotlib
@@ -20,6 +19,7 @@ from torch import nn
 from transformers import BaseImageProcessor
 
 from scripts.common.errors import UserError
+from scripts.common.run_folder import read_log
 
 
 SPLITS = {"train": "-", "validation": "--"}
@@ -30,6 +30,8 @@ def plot_curves(runs: list[Path], path: Path) -> None:
     figure, axes = plt.subplots(1, 3, figsize=(15, 4.2), layout="constrained")
     for number, run in enumerate(runs):
         log = read_log(run)
+        if not log:
+            raise UserError(f"{run} holds no metrics.jsonl with a line in it: give the folder of a run")
         label = f"{run.name} " if len(runs) > 1 else ""
         for axis, metric in zip(axes, ("loss", "accuracy", "lr"), strict=True):
             for split, style in SPLITS.items():
@@ -45,17 +47,10 @@ def plot_curves(runs: list[Path], path: Path) -> None:
         axis.set(title=title, xlabel="epoch")
         axis.grid(alpha=0.3)
         if axis.get_legend_handles_labels()[0]:
-            axis.legend()
+            for text in axis.legend().get_texts():
+                text.set_parse_math(False)  # a name may hold a dollar
     figure.savefig(path, dpi=120)
     plt.close(figure)
-
-
-def read_log(run: Path) -> list[dict]:
-    """The lines of a run's `metrics.jsonl`."""
-    path = Path(run) / "metrics.jsonl"
-    if not path.exists():
-        raise UserError(f"{run} holds no metrics.jsonl: give the folder of a run")
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @torch.no_grad()
@@ -77,7 +72,7 @@ def plot_predictions(
         axis.imshow(picture, interpolation="nearest")
         is_right = predicted == label
         text = f"{predicted} {score:.0%}" if is_right else f"{predicted} {score:.0%}\nis {label}"
-        axis.set_title(text, fontsize=9, color="tab:green" if is_right else "tab:red")
+        axis.set_title(text, fontsize=9, color="tab:green" if is_right else "tab:red", parse_math=False)
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
@@ -89,7 +84,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     try:
         plot_curves(options.runs, options.out)
-    except UserError as error:
+    except (UserError, OSError) as error:
         raise SystemExit(f"error: {error}") from error
     print(options.out)
 

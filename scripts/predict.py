@@ -13,19 +13,30 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 from transformers.utils.logging import disable_progress_bar
 
 from modeling_vit_custom import load_picture
+from scripts.common.errors import UserError, one_line
+from scripts.common.model import check_source
 
 
 @torch.no_grad()
 def predict(source: str, paths: list[Path], top_k: int) -> tuple[dict[Path, list[tuple[str, float]]], dict[Path, str]]:
-    """The `top_k` best (label, score) of each picture, and what is wrong with those that can't be read."""
-    model = AutoModelForImageClassification.from_pretrained(source).eval()
-    processor = AutoImageProcessor.from_pretrained(source)
+    """
+    The `top_k` best (label, score) of each picture, and what is wrong with those that can't be read.
+
+    Raises:
+        `UserError`: if there is no such model.
+    """
+    check_source(source)
+    try:
+        model = AutoModelForImageClassification.from_pretrained(source).eval()
+        processor = AutoImageProcessor.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{source}: {one_line(error)}") from error
     found, unread = {}, {}
     for path in paths:
         try:
             picture = load_picture(path)
         except (OSError, ValueError) as error:
-            unread[path] = str(error)
+            unread[path] = one_line(error)
             continue
         scores = model(**processor(picture, return_tensors="pt")).logits.softmax(dim=1)[0]
         best = scores.topk(min(top_k, len(scores)))
@@ -55,8 +66,8 @@ def main(arguments: list[str] | None = None) -> None:
     disable_progress_bar()
     try:
         found, unread = predict(options.model, options.pictures, options.top_k)
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"error: {options.model}: {error}") from error
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from error
     print_table(found)
     for trouble in unread.values():
         print(f"error: {trouble}", file=sys.stderr)

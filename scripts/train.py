@@ -19,22 +19,23 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from datasets import Dataset
 from datasets import disable_progress_bars as disable_datasets_bars
 from torch import nn
 from torch.utils.data import DataLoader
-from tqdm import tqdm
 from transformers import BaseImageProcessor
 from transformers.utils.logging import disable_progress_bar as disable_transformers_bars
 
 from scripts.common.augment import eval_transform, train_transform
 from scripts.common.card import write_card
 from scripts.common.data import PictureDataset, SampleStream, Splits, load_splits, mix
-from scripts.common.errors import UserError, last_line
+from scripts.common.errors import UserError, one_line
 from scripts.common.metrics import evaluate
-from scripts.common.model import build_model
+from scripts.common.model import build_model, load_model
 from scripts.common.optim import build_optimizer, set_lr
 from scripts.common.recipe import Recipe, load_recipe, recipe_names
-from scripts.common.run_folder import RunFolder
+from scripts.common.report import Reporter, describe
+from scripts.common.run_folder import RunFolder, read_log
 from scripts.common.schedule import lr_factor
 from scripts.plot import plot_curves, plot_predictions
 
@@ -49,7 +50,7 @@ def train(recipe: Recipe, resume: bool = False) -> RunFolder:
     Raises:
         `UserError`: for bad input, before anything is written, and for a loss that is no longer finite.
     """
-    # --- Where, and how far an earlier run came -----------------------------------------------------------------------
+    # --- Where, on what, and how far an earlier run came --------------------------------------------------------------
     run = RunFolder(recipe, resume)
     if run.finished:
         print(f"{run.path} is finished already.")
@@ -57,13 +58,15 @@ def train(recipe: Recipe, resume: bool = False) -> RunFolder:
     accelerator = Accelerator(
         mixed_precision=recipe.run.precision, gradient_accumulation_steps=recipe.optim.accumulation_steps
     )
-    checkpoint = run.last_checkpoint()
-    step = 0 if checkpoint is None else json.loads((checkpoint / "state.json").read_text())["step"]
-
-    # --- Data, model, optimiser ---------------------------------------------------------------------------------------
     splits = load_splits(recipe.data, recipe.run.seed)
+    step, checkpoint = resume_point(run, splits)
+
+    # --- Model and optimiser ------------------------------------------------------------------------------------------
     torch.manual_seed(recipe.run.seed)
-    model, processor = build_model(recipe.model, splits.names, checkpoint)
+    if checkpoint is None:
+        model, processor = build_model(recipe.model, splits.names)
+    else:
+        model, processor = load_model(str(checkpoint), splits.names, {})
     optimizer = build_optimizer(model, recipe.optim)
     if checkpoint is not None:
         optimizer.load_state_dict(torch.load(checkpoint / "optimizer.pt", weights_only=True))
@@ -91,7 +94,7 @@ def train(recipe: Recipe, resume: bool = False) -> RunFolder:
     report = Reporter(run, accelerator, step, total_steps)
     parts = iter(train_loader)
     model.train()
-    loss_sum, seconds, steps = 0.0, 0.0, 0
+    epoch, loss_sum, seconds, steps = step * batch_size / size, 0.0, 0.0, 0
     while step < total_steps:
         began = time.perf_counter()
         lr = recipe.optim.lr * lr_factor(step, total_steps, recipe.schedule)
@@ -99,9 +102,8 @@ def train(recipe: Recipe, resume: bool = False) -> RunFolder:
         for part_index in range(recipe.optim.accumulation_steps):
             with accelerator.accumulate(model):
                 batch = next(parts)
-                torch.manual_seed(
-                    mix(recipe.run.seed, step, part_index, accelerator.process_index)
-                )  # dropout and the like
+                seeds = (recipe.run.seed, step, part_index, accelerator.process_index)
+                torch.manual_seed(mix(*seeds))  # of dropout and stochastic depth
                 loss = model(**batch).loss
                 accelerator.backward(loss)
                 if accelerator.sync_gradients:
@@ -120,18 +122,16 @@ def train(recipe: Recipe, resume: bool = False) -> RunFolder:
         if step % eval_every == 0 or is_last:
             report("validation", step, epoch, **evaluate(model, validation_loader, accelerator).summary())
         if (step % save_every == 0 or is_last) and accelerator.is_main_process:
-            run.save_checkpoint(
-                step, checkpoint_writer(accelerator, model, processor, optimizer, step), recipe.run.keep
-            )
+            write = checkpoint_writer(accelerator, model, processor, optimizer, state_of(splits, step))
+            run.save_checkpoint(step, write, recipe.run.keep)
 
     # --- Test, figures, final folder ----------------------------------------------------------------------------------
-    kind, rows = ("validation", splits.validation) if splits.test is None else ("test", splits.test)
     if splits.test is not None:
-        loader = accelerator.prepare(eval_loader(rows, processor, recipe))
-        report("test", step, recipe.run.epochs, **evaluate(model, loader, accelerator).summary())
+        loader = accelerator.prepare(eval_loader(splits.test, processor, recipe))
+        report("test", step, epoch, **evaluate(model, loader, accelerator).summary())
     report.close()
     if accelerator.is_main_process:
-        finish(recipe, run, accelerator.unwrap_model(model), processor, splits, kind, rows)
+        finish(recipe, run, accelerator.unwrap_model(model), processor, splits)
     accelerator.wait_for_everyone()
     accelerator.end_training()
     return run
@@ -148,7 +148,7 @@ def part_size(recipe: Recipe, processes: int) -> int:
     return recipe.optim.batch_size // parts
 
 
-def eval_loader(rows, processor: BaseImageProcessor, recipe: Recipe) -> DataLoader:
+def eval_loader(rows: Dataset, processor: BaseImageProcessor, recipe: Recipe) -> DataLoader:
     """All rows once, in order, as the image processor gives them."""
     pictures = PictureDataset(rows, eval_transform(processor))
     return DataLoader(pictures, batch_size=recipe.optim.batch_size, num_workers=recipe.data.workers)
@@ -165,27 +165,47 @@ def finite(loss: torch.Tensor, step: int, run: RunFolder) -> float:
     return value
 
 
-def checkpoint_writer(accelerator, model, processor, optimizer, step: int) -> Callable[[Path], None]:
-    """A function that writes a checkpoint: a model folder, the optimiser's state and the step."""
+def state_of(splits: Splits, step: int) -> dict:
+    """What a checkpoint says of the run beside weights and optimiser: the step, and what tells its data from other data."""
+    return {"step": step, "classes": splits.names, "training_pictures": len(splits.train)}
+
+
+def resume_point(run: RunFolder, splits: Splits) -> tuple[int, Path | None]:
+    """The step to go on from and the checkpoint of it, 0 and `None` for a new run; a `UserError` if the data changed."""
+    checkpoint = run.last_checkpoint()
+    if checkpoint is None:
+        return 0, None
+    state = json.loads((checkpoint / "state.json").read_text())
+    for key, value in state_of(splits, state["step"]).items():
+        if state[key] != value:
+            raise UserError(
+                f"the data changed since {checkpoint}: {key} was {state[key]}, is {value}; restore it, or set run.folder to "
+                "start another run"
+            )
+    return state["step"], checkpoint
+
+
+def checkpoint_writer(
+    accelerator: Accelerator,
+    model: nn.Module,
+    processor: BaseImageProcessor,
+    optimizer: torch.optim.Optimizer,
+    state: dict,
+) -> Callable[[Path], None]:
+    """A function that writes a checkpoint: a model folder, the optimiser's state and the run's."""
 
     def write(folder: Path) -> None:
         accelerator.unwrap_model(model).save_pretrained(folder)
         processor.save_pretrained(folder)
         torch.save(optimizer.state_dict(), folder / "optimizer.pt")
-        (folder / "state.json").write_text(json.dumps({"step": step}))
+        (folder / "state.json").write_text(json.dumps(state))
 
     return write
 
 
-def finish(recipe: Recipe, run: RunFolder, model: nn.Module, processor, splits: Splits, kind: str, rows) -> None:
-    """Figures, example pictures and the final folder, made of the last checkpoint's weights."""
-    plot_curves([run.path], run.path / "curves.png")
-    pictures = PictureDataset(rows, eval_transform(processor))
-    spread = [index * len(pictures) // min(EXAMPLES, len(pictures)) for index in range(min(EXAMPLES, len(pictures)))]
-    examples = [(pictures.picture(index), splits.names[rows[index]["label"]]) for index in spread]
-    plot_predictions(model, processor, examples, run.path / "predictions.png")
-    run.save_examples(examples)
-    log = run.read_log()
+def finish(recipe: Recipe, run: RunFolder, model: nn.Module, processor: BaseImageProcessor, splits: Splits) -> None:
+    """The final folder, then figures and example pictures of the test split or, without one, the validation split."""
+    log = read_log(run.path)
 
     def write(folder: Path) -> None:
         model.save_pretrained(folder)
@@ -193,52 +213,22 @@ def finish(recipe: Recipe, run: RunFolder, model: nn.Module, processor, splits: 
         write_card(folder / "README.md", recipe, model, splits, log)
 
     run.save_final(write)
+    kind, rows = ("validation", splits.validation) if splits.test is None else ("test", splits.test)
+    pictures, count = PictureDataset(rows, eval_transform(processor)), min(EXAMPLES, len(rows))
+    spread = [index * len(rows) // count for index in range(count)]
+    examples = [(pictures.picture(index), splits.names[rows[index]["label"]]) for index in spread]
+    run.save_examples(examples)
+    plot_curves([run.path], run.path / "curves.png")
+    plot_predictions(model, processor, examples, run.path / "predictions.png")
     result = next(entry for entry in reversed(log) if entry["split"] == kind)
     print(f"{kind} accuracy {result['accuracy']:.2%} on {result['pictures']} pictures")
-    for what, path in {
-        "model": run.final,
-        "log": run.path / "metrics.jsonl",
-        "curves": run.path / "curves.png",
+    for what, name in {
+        "model": "final",
+        "log": "metrics.jsonl",
+        "curves": "curves.png",
+        "predictions": "predictions.png",
     }.items():
-        print(f"{what:12} {path}")
-    print(f"{'predictions':12} {run.path / 'predictions.png'}")
-
-
-def describe(splits: Splits, model: nn.Module, accelerator: Accelerator, step: int, total_steps: int) -> None:
-    """What is about to happen, in two lines."""
-    counts = {"training": splits.train, "validation": splits.validation, "test": splits.test}
-    pictures = ", ".join(f"{len(rows)} {name}" for name, rows in counts.items() if rows is not None)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    print(f"{pictures} pictures of {len(splits.names)} classes")
-    processes = "" if accelerator.num_processes == 1 else f" x {accelerator.num_processes} processes"
-    print(
-        f"{parameters:,} parameters on {accelerator.device.type}{processes}, steps {step} to {total_steps}", flush=True
-    )
-
-
-class Reporter:
-    """Log, terminal and progress bar: `report(split, step, epoch, **values)`. In the main process only."""
-
-    def __init__(self, run: RunFolder, accelerator: Accelerator, step: int, total_steps: int):
-        self.run, self.is_main = run, accelerator.is_main_process
-        self.bar = tqdm(
-            total=total_steps, initial=step, unit="step", disable=not (self.is_main and sys.stderr.isatty())
-        )
-
-    def __call__(self, split: str, step: int, epoch: float, **values: float) -> None:
-        if not self.is_main:
-            return
-        self.run.log(split=split, step=step, epoch=round(epoch, 4), **values)
-        text = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
-        self.bar.update(step - self.bar.n)
-        if split == "train" and not self.bar.disable:
-            self.bar.set_postfix_str(text)
-        else:
-            self.bar.write(f"step {step:6}  epoch {epoch:6.2f}  {split:10}  {text}")
-            sys.stdout.flush()
-
-    def close(self) -> None:
-        self.bar.close()
+        print(f"{what:12} {run.path / name}")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -261,7 +251,10 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         train(load_recipe(options.recipe, options.set), options.resume)
     except UserError as error:
-        raise SystemExit(f"error: {last_line(error)}") from error
+        raise SystemExit(f"error: {one_line(error)}") from error
+    except KeyboardInterrupt as error:
+        print("interrupted; --resume goes on from the last checkpoint", file=sys.stderr)
+        raise SystemExit(130) from error
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -87,7 +88,7 @@ def test_nothing_that_runs_what_a_file_says(path):
 # ---------------------------------------------------------------------------------------------------------------------
 # Budgets
 
-FILE_LINES = {"modeling_vit_custom.py": 620, "configuration_vit_custom.py": 420}
+FILE_LINES = {"modeling_vit_custom.py": 620, "configuration_vit_custom.py": 440}
 FUNCTION_LINES = {"train": 120}
 FUNCTION_ARGUMENTS = 8
 
@@ -117,17 +118,23 @@ def test_a_forward_is_straight(path):
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_what_is_public_has_a_docstring_and_type_hints(path):
-    """Methods that override a documented one may leave the docstring to it."""
+def test_modules_and_classes_have_docstrings_and_functions_type_hints(path):
     tree = ast.parse(path.read_text())
     assert ast.get_docstring(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+        if isinstance(node, ast.ClassDef):
             assert ast.get_docstring(node), node.name
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and path.parent == PACKAGE:
-            hints = [argument.annotation for argument in node.args.args]
-            assert all(hints) and node.returns, f"{path.name}: {node.name}"
+    for function in functions(path):
+        arguments = [a for a in function.args.args + function.args.kwonlyargs if a.arg not in ("self", "cls")]
+        if not function.name.startswith("__"):
+            assert all(argument.annotation for argument in arguments) and function.returns, function.name
+
+
+@pytest.mark.parametrize("arguments", [["check"], ["format", "--check"]], ids=" ".join)
+def test_ruff_finds_nothing(arguments):
+    command = [sys.executable, "-m", "ruff", *arguments, "--quiet", "--no-cache", str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 # ---------------------------------------------------------------------------------------------------------------------

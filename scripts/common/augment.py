@@ -8,6 +8,7 @@ from torchvision.transforms import InterpolationMode, v2
 from transformers import BaseImageProcessor
 from transformers.image_utils import pil_torch_interpolation_mapping
 
+from scripts.common.errors import UserError
 from scripts.common.recipe import AugmentRecipe
 
 
@@ -15,14 +16,30 @@ POLICIES = {"none": v2.Identity, "rand_augment": v2.RandAugment, "trivial_augmen
 
 
 def output_size(processor: BaseImageProcessor) -> tuple[int, int]:
-    """(height, width) of the pictures that a processor gives."""
-    size = dict(processor.crop_size if processor.do_center_crop else processor.size)
-    side = size.get("shortest_edge")
-    return (side, side) if side else (size["height"], size["width"])
+    """(height, width) of the pictures that a processor gives; a `UserError` if they keep the shape of their source."""
+    wide, high = (eval_transform(processor)(Image.new("RGB", size)).shape[1:] for size in ((80, 60), (60, 80)))
+    if wide != high:
+        raise UserError(
+            f"{type(processor).__name__} gives pictures of several shapes, which make no batch: set a size of height and width"
+        )
+    return tuple(wide)
+
+
+def pixel_statistics(processor: BaseImageProcessor) -> tuple[list[float], list[float]]:
+    """Mean and deviation of pixels 0..255 that do what the processor's rescaling and normalising do."""
+    scale = processor.rescale_factor if processor.do_rescale else 1.0
+    mean, deviation = (processor.image_mean, processor.image_std) if processor.do_normalize else ([0.0] * 3, [1.0] * 3)
+    return [value / scale for value in mean], [value / scale for value in deviation]
 
 
 def train_transform(recipe: AugmentRecipe, processor: BaseImageProcessor) -> Callable[[Image.Image], torch.Tensor]:
     """A function of a picture, random by torch's generator: (C, height, width), normalised as the processor does."""
+    for name in ("crop_scale", "crop_ratio"):
+        low, high = getattr(recipe, name)
+        if low > high or (name == "crop_scale" and high > 1):
+            raise UserError(
+                f"augment.{name}={low, high}: expected a range, low first" + " and up to 1" * (name == "crop_scale")
+            )
     interpolation = pil_torch_interpolation_mapping[processor.resample]
     return v2.Compose([
         v2.RandomRotation(recipe.rotation, interpolation=InterpolationMode.BILINEAR),
@@ -31,10 +48,8 @@ def train_transform(recipe: AugmentRecipe, processor: BaseImageProcessor) -> Cal
         POLICIES[recipe.policy](),
         v2.ToImage(),
         v2.ToDtype(torch.float32),
-        v2.Normalize(*(
-            [value / processor.rescale_factor for value in values]
-            for values in (processor.image_mean, processor.image_std)
-        )),
+        v2.Normalize(*pixel_statistics(processor)),
+        v2.ToPureTensor(),
     ])  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """The model card of a run."""
 
+import re
 from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
@@ -27,18 +28,26 @@ whole recipe is in `recipe.json` of the run.
 ```python
 from transformers import pipeline
 
-classify = pipeline("image-classification", model="this/repository", trust_remote_code=True)
+classify = pipeline("image-classification", model="OWNER/{name}", trust_remote_code=True)
 classify("picture.jpg")
 ```
 """
 
 
+def escape(text: str) -> str:
+    """Text that Markdown and HTML leave as it is."""
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|~$&])", r"\\\1", text)
+
+
 def write_card(path: Path, recipe: Recipe, model: nn.Module, splits: Splits, log: list[dict]) -> None:
     """Writes the card with the last result of each split in `log`."""
     name, last = Path(recipe.run.folder).name, {entry["split"]: entry for entry in log if entry["split"] != "train"}
+    data_name = (
+        Path(recipe.data.train).name if Path(recipe.data.train).exists() else recipe.data.train
+    )  # no path of ours
     results = [
         EvalResult(
-            task_type="image-classification", dataset_type=recipe.data.train, dataset_name=recipe.data.train,
+            task_type="image-classification", dataset_type=data_name, dataset_name=data_name,
             metric_type="accuracy", metric_value=entry["accuracy"], dataset_split=split,
         )
         for split, entry in last.items()
@@ -48,7 +57,7 @@ def write_card(path: Path, recipe: Recipe, model: nn.Module, splits: Splits, log
         eval_results=results,
     )  # fmt: skip
     rows = [f"| {s} | {e['pictures']} | {e['accuracy']:.4f} | {e['loss']:.4f} |" for s, e in last.items()]
-    shown = ", ".join(f"`{label}`" for label in splits.names[:20]) + (", ..." if len(splits.names) > 20 else "")
+    shown = ", ".join(escape(label) for label in splits.names[:20]) + (", ..." if len(splits.names) > 20 else "")
     text = TEXT.format(
         metadata=data.to_yaml(), name=name, parameters=sum(p.numel() for p in model.parameters()),
         classes=len(splits.names), names=shown, results="\n".join(rows), pictures=len(splits.train),

@@ -1,75 +1,18 @@
-"""Labelled pictures from wherever they are, and the order in which training sees them."""
+"""The splits of labelled pictures, and the order in which training sees them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import datasets
 import numpy as np
 import torch
+from PIL import Image
 from torch.utils.data import Dataset, Sampler
 
 from modeling_vit_custom import load_picture
-from scripts.common.errors import UserError, last_line
+from scripts.common.errors import UserError, one_line
 from scripts.common.recipe import DataRecipe
-
-
-PICTURE_EXTENSIONS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-VALIDATION_NAMES = ("validation", "valid", "val", "dev")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Sources
-
-
-def load_digits() -> datasets.DatasetDict:
-    """Scikit-learn's 1,797 scans of handwritten digits, 8 x 8 in 16 greys; a fifth of them, stratified, for the test."""
-    from sklearn.datasets import load_digits
-
-    scans, labels = load_digits(return_X_y=True)
-    pictures = (scans.reshape(-1, 8, 8) * (255 / 16)).round().astype(np.uint8)
-    features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=[str(n) for n in range(10)]))
-    dataset = datasets.Dataset.from_dict({"image": list(pictures), "label": labels}, features=features)
-    return dataset.train_test_split(test_size=0.2, stratify_by_column="label", seed=0)
-
-
-def open_source(source: str) -> datasets.DatasetDict:
-    """The splits of a source, which is what [`DataRecipe`] says it may be."""
-    if source == "sklearn:digits":
-        return load_digits()
-    path = Path(source).expanduser()
-    try:
-        found = open_path(path) if path.exists() else open_hub(source)
-    except UserError:
-        raise
-    except Exception as error:  # whatever a reader of `datasets` raises
-        raise UserError(f"{source}: {last_line(error)}") from error
-    return found if isinstance(found, dict) else datasets.DatasetDict(train=found)
-
-
-def open_path(path: Path) -> datasets.DatasetDict | datasets.Dataset:
-    if path.is_file():
-        if path.suffix != ".parquet":
-            raise UserError(f"{path} is a file; expected a .parquet file or a folder")
-        return datasets.load_dataset("parquet", data_files=str(path))
-    if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
-        return datasets.load_from_disk(str(path))
-    if any(path.rglob("*.parquet")):
-        return datasets.load_dataset(str(path))
-    if not any(file.suffix.lower() in PICTURE_EXTENSIONS for file in path.rglob("*")):
-        raise UserError(f"no pictures in {path}: expected a folder for each class, with pictures in it")
-    return datasets.load_dataset("imagefolder", data_dir=str(path), drop_labels=False)
-
-
-def open_hub(source: str) -> datasets.DatasetDict:
-    if source.count("/") != 1 or source.startswith((".", "~")):
-        raise UserError(f"{source}: no such file or folder, and no name of a dataset on the Hub (owner/name)")
-    try:
-        return datasets.load_dataset(source)
-    except Exception as error:
-        raise UserError(
-            f"{source}: no such folder here, and not to be had from the Hub: {last_line(error)}"
-        ) from error
+from scripts.common.sources import SPLIT_NAMES, open_source
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -103,15 +46,14 @@ def load_splits(recipe: DataRecipe, seed: int) -> Splits:
             f"{recipe.train} holds one class, {names[0]!r}: a classifier needs two or more, a folder for each"
         )
 
-    def other(source: str | None, split_names: tuple[str, ...]) -> datasets.Dataset | None:
+    def other(source: str | None, kind: str) -> datasets.Dataset | None:
         splits = open_source(source) if source else found
-        name = next((name for name in split_names if name in splits), None)
+        name = next((name for name in splits if SPLIT_NAMES.get(name.lower()) == kind), None)
         if name is None and source:
             name = next(iter(splits))
-        return None if name is None else prepare(splits[name], source or f"{recipe.train} ({name})", recipe, names)
+        return None if name is None else prepare(splits[name], f"{source or recipe.train} ({name})", recipe, names)
 
-    test = other(recipe.test, ("test",))
-    validation = other(recipe.validation, VALIDATION_NAMES)
+    test, validation = other(recipe.test, "test"), other(recipe.validation, "validation")
     if validation is None:
         train, validation = split_off(train, recipe.validation_fraction, seed)
     return Splits(train, validation, test, names)
@@ -119,8 +61,13 @@ def load_splits(recipe: DataRecipe, seed: int) -> Splits:
 
 def prepare(
     rows: datasets.Dataset, source: str, recipe: DataRecipe, names: list[str] | None = None
-) -> datasets.Dataset:
-    """`rows` with undecoded pictures in `image` and class numbers in `label`, checked; `names` are what they must name."""
+) -> datasets.Dataset | None:
+    """
+    `rows` with undecoded pictures in `image` and class numbers in `label`, checked.
+
+    `names` are the classes to number them by, those of the rows if `None`. Rows without any label, as the test splits of
+    some public datasets have them, are left out as a whole.
+    """
     columns = {recipe.image_column: "image", recipe.label_column: "label"}
     for field, column in (("data.image_column", recipe.image_column), ("data.label_column", recipe.label_column)):
         if column not in rows.column_names:
@@ -130,18 +77,43 @@ def prepare(
         raise UserError(f"{source} holds no pictures")
     if not isinstance(rows.features["image"], datasets.Image):
         raise UserError(f"column {recipe.image_column!r} of {source} holds no pictures but {rows.features['image']}")
-    if not isinstance(rows.features["label"], datasets.ClassLabel):
-        rows = rows.class_encode_column("label")
-    found = rows.features["label"].names
-    if names is not None and found != names:
-        raise UserError(
-            f"the classes of {source} are {found}, those of the training pictures {names}; they must agree"
-        )
-    numbers = np.asarray(rows["label"])
-    wrong = np.flatnonzero((numbers < 0) | (numbers >= len(found)))
-    if len(wrong):
-        raise UserError(f"{source}: row {wrong[0]} has label {numbers[wrong[0]]}, outside 0..{len(found) - 1}")
+    labels = label_names(rows, source)
+    if names is not None and set(labels) == {None}:
+        print(f"{source}: without labels, and left out")
+        return None
+    missing = next((row for row, label in enumerate(labels) if label is None), None)
+    if missing is not None:
+        raise UserError(f"{source}: row {missing} has no label")
+    names = names or class_names(rows, labels)
+    unknown = sorted(set(labels) - set(names))
+    if unknown:
+        raise UserError(f"{source} holds the classes {unknown}, which the training pictures {names} lack")
+    number = {name: index for index, name in enumerate(names)}
+    numbers, feature = [number[label] for label in labels], datasets.ClassLabel(names=names)
+    rows = rows.remove_columns("label").add_column("label", numbers, feature=feature)
     return rows.cast_column("image", datasets.Image(decode=False))
+
+
+def label_names(rows: datasets.Dataset, source: str) -> list[str | None]:
+    """The name of each row's class; `None` for -1, which public datasets have for no label."""
+    feature, labels = rows.features["label"], list(rows["label"])
+    if isinstance(feature, datasets.ClassLabel):
+        wrong = next((row for row, n in enumerate(labels) if n is not None and not -1 <= n < len(feature.names)), None)
+        if wrong is not None:
+            raise UserError(f"{source}: row {wrong} has label {labels[wrong]}, outside 0..{len(feature.names) - 1}")
+        return [None if n is None or n < 0 else feature.names[n] for n in labels]
+    kind = getattr(feature, "dtype", "")
+    if not kind.startswith(("int", "uint", "string", "large_string", "bool")):
+        raise UserError(f"the labels of {source} are {kind or feature}; expected names or whole numbers of classes")
+    return [None if label is None else str(label) for label in labels]
+
+
+def class_names(rows: datasets.Dataset, labels: list[str]) -> list[str]:
+    """The classes in the order of their numbers: as the dataset says, else sorted, whole numbers by their value."""
+    feature = rows.features["label"]
+    if isinstance(feature, datasets.ClassLabel):
+        return feature.names
+    return sorted(set(labels), key=int if "int" in feature.dtype else str)
 
 
 def split_off(rows: datasets.Dataset, fraction: float, seed: int) -> tuple[datasets.Dataset, datasets.Dataset]:
@@ -189,14 +161,16 @@ class PictureDataset(Dataset):
             pixels = self.transform(picture)
         return {"pixel_values": pixels, "labels": row["label"]}
 
-    def picture(self, index: int, row: dict | None = None):
+    def picture(self, index: int, row: dict | None = None) -> Image.Image:
         """The decoded picture of a row; an error names file and row."""
         image = (row or self.rows[index])["image"]
+        if image is None:
+            raise UserError(f"row {index} has no picture")
         name = f"{image['path'] or 'picture'} (row {index})"
         try:
             return load_picture(image["bytes"] if image["bytes"] is not None else image["path"], name)
         except (OSError, ValueError) as error:
-            raise UserError(f"{last_line(error)}; repair or remove it") from error
+            raise UserError(f"{one_line(error)}; repair or remove it") from error
 
 
 def mix(*numbers: int) -> int:

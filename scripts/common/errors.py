@@ -5,7 +5,7 @@ class UserError(Exception):
     """Bad input: a sentence that names the thing and the way out. Scripts print it without a traceback."""
 
 
-def last_line(error: BaseException) -> str:
-    """What an error says, in one line: the last, where a traceback or a heading goes before it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1].removeprefix(f"{__name__}.UserError: ") if lines else type(error).__name__
+def one_line(error: BaseException) -> str:
+    """What an error says, in one line; of one that a worker process passed on, the sentence without its traceback."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text.rpartition("UserError: ")[2]

@@ -1,52 +1,71 @@
 """The model and image processor of a recipe."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoImageProcessor, AutoModelForImageClassification, BaseImageProcessor, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoModelForImageClassification,
+    BaseImageProcessor,
+    PreTrainedModel,
+)
 
 from modeling_vit_custom import ViTCustomConfig, ViTCustomForImageClassification, ViTCustomImageProcessor
-from scripts.common.errors import UserError, last_line
+from scripts.common.errors import UserError, one_line
 from scripts.common.recipe import ModelRecipe
 
 
-def build_model(
-    recipe: ModelRecipe, names: list[str], checkpoint: Path | None = None
-) -> tuple[PreTrainedModel, BaseImageProcessor]:
+FROM_DATA = ("id2label", "label2id", "num_labels", "problem_type")
+
+
+def build_model(recipe: ModelRecipe, names: list[str]) -> tuple[PreTrainedModel, BaseImageProcessor]:
     """
-    A classifier of the classes `names` and its image processor: from `checkpoint` as it is, from `recipe.pretrained` with
-    a new head where its classes are others, or from random weights. In float32, whatever the file holds.
+    A classifier of the classes `names` and its image processor: from `recipe.pretrained`, with a new head where its classes
+    are others, or from random weights. In float32, whatever the file holds.
 
     Raises:
         `UserError`: if there is no such model, or its weights don't fit the configuration.
     """
+    for field in FROM_DATA:
+        if field in recipe.config:
+            raise UserError(f"model.config.{field} cannot be set: the classes come from the training pictures")
     labels = {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
-    if recipe.config.get("num_channels", 3) != 3:
-        raise UserError(f"model.config.num_channels={recipe.config['num_channels']}: training reads pictures as RGB; use 3")
+    if recipe.pretrained is not None:
+        return load_model(recipe.pretrained, names, {**recipe.config, **labels})
+    fields = {**recipe.config, **labels}
     try:
-        if checkpoint is not None:
-            return load(str(checkpoint), names)
-        if recipe.pretrained is not None:
-            return load(recipe.pretrained, names, **labels, **recipe.config)
-        fields = {**recipe.config, **labels}
         config = (
             ViTCustomConfig(**fields)
             if recipe.variant is None
             else ViTCustomConfig.from_variant(recipe.variant, **fields)
         )
+        check_channels(config.num_channels)
         return ViTCustomForImageClassification(config), ViTCustomImageProcessor.for_model(config)
     except UserError:
         raise
-    except Exception as error:  # the strict configuration's and the loaders' own
-        raise UserError(f"model: {last_line(error)}") from error
+    except Exception as error:  # the strict configuration's own
+        raise UserError(f"model: {one_line(error)}") from error
 
 
-def load(source: str, names: list[str], **options) -> tuple[PreTrainedModel, BaseImageProcessor]:
-    if not Path(source).is_dir() and source.count("/") != 1:
-        raise UserError(f"model.pretrained={source}: no such folder, and no model on the Hub (owner/name)")
-    model, info = AutoModelForImageClassification.from_pretrained(
-        source, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True, **options
-    )
+def load_model(source: str, names: list[str], fields: dict[str, Any]) -> tuple[PreTrainedModel, BaseImageProcessor]:
+    """A classifier and its image processor from a folder or the Hub, with `fields` of its configuration changed."""
+    check_source(source)
+    try:
+        config = AutoConfig.from_pretrained(source)
+        unknown = sorted(key for key in fields if not hasattr(config, key))
+        if unknown:
+            raise UserError(f"model.config.{unknown[0]}: {type(config).__name__} of {source} has no such field")
+        check_channels(getattr(config, "num_channels", 3))
+        model, info = AutoModelForImageClassification.from_pretrained(
+            source, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True, **fields
+        )
+        processor = AutoImageProcessor.from_pretrained(source)
+    except UserError:
+        raise
+    except Exception as error:  # the loaders' own
+        raise UserError(f"{source}: {one_line(error)}") from error
     weights = model.state_dict()
     fresh = info["missing_keys"] | {name for name, *_ in info["mismatched_keys"]}
     wrong = sorted(name for name in fresh if weights[name].shape[0] != len(names))
@@ -54,4 +73,19 @@ def load(source: str, names: list[str], **options) -> tuple[PreTrainedModel, Bas
         raise UserError(
             f"{source} does not fit: {', '.join(wrong[:3])} missing or of another shape; only a head may be new"
         )
-    return model, AutoImageProcessor.from_pretrained(source)
+    return model, processor
+
+
+def check_source(source: str) -> None:
+    """Raises `UserError` for what can be neither a folder with a model nor the id of one on the Hub."""
+    folder = Path(source)
+    if folder.is_dir() and not (folder / "config.json").exists():
+        hint = f"; did you mean {folder / 'final'}?" if (folder / "final").is_dir() else ""
+        raise UserError(f"{source} holds no model (no config.json){hint}")
+    if not folder.is_dir() and source.count("/") != 1:
+        raise UserError(f"{source}: no such folder, and no id of a model on the Hub (owner/name)")
+
+
+def check_channels(channels: int) -> None:
+    if channels != 3:
+        raise UserError(f"num_channels={channels}: training reads pictures as RGB, which needs 3")

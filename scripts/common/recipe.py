@@ -11,23 +11,34 @@ import json
 import pkgutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from modeling_vit_custom.configuration_vit_custom import did_you_mean
 from scripts import recipes
 from scripts.common.errors import UserError
 
 
+Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[FiniteFloat, Field(gt=0)]
+NonNegative = Annotated[FiniteFloat, Field(ge=0)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+STRICT = ConfigDict(extra="forbid")
+
+
 @dataclass(frozen=True)
 class ModelRecipe:
     """What is trained."""
 
+    __pydantic_config__ = STRICT
+
     pretrained: str | None = None
     """Folder or Hub id of a model to start from; `None` starts from random weights."""
     variant: str | None = "S/16"
-    """Named size of a model from random weights, see `VARIANTS`; `None` if `config` says all."""
+    """Named size, see `VARIANTS`, where `pretrained` is `None`; `None` if `config` says all."""
     config: dict[str, Any] = field(default_factory=dict)
     """Further fields of the configuration, `--set model.config.drop_path_rate=0.1`."""
 
@@ -37,17 +48,19 @@ class DataRecipe:
     """What it is trained on. A source is a folder with a folder for each class, a dataset saved to disk, a parquet file
     or a folder of them, the name of a dataset on the Hub, or `sklearn:digits`."""
 
+    __pydantic_config__ = STRICT
+
     train: str = ""
     """Source of the training pictures, and of the other splits that it holds."""
     validation: str | None = None
-    """Source of the validation pictures, if `train` has no such split."""
+    """Source of the validation pictures; `None` takes that split of `train`, or a part of the training pictures."""
     test: str | None = None
-    """Source of the test pictures, if `train` has no such split."""
-    validation_fraction: float = 0.1
-    """Share of the training pictures, stratified by class, that validates where no source does."""
+    """Source of the test pictures; `None` takes that split of `train`, if it has one."""
+    validation_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Share of each class of the training pictures that validates where no other pictures do."""
     image_column: str = "image"
     label_column: str = "label"
-    workers: int = 2
+    workers: Natural = 2
     """Processes that decode and augment; 0 does so in the main one."""
 
 
@@ -55,13 +68,15 @@ class DataRecipe:
 class AugmentRecipe:
     """How training pictures are varied. Size, mean and deviation come from the image processor."""
 
-    crop_scale: tuple[float, float] = (0.2, 1.0)
+    __pydantic_config__ = STRICT
+
+    crop_scale: tuple[Positive, Positive] = (0.2, 1.0)
     """Range of the area of the random crop."""
-    crop_ratio: tuple[float, float] = (0.75, 4 / 3)
+    crop_ratio: tuple[Positive, Positive] = (0.75, 4 / 3)
     """Range of the aspect ratio of the random crop."""
-    horizontal_flip: float = 0.5
+    horizontal_flip: Share = 0.5
     """Chance of a mirrored picture."""
-    rotation: float = 0.0
+    rotation: NonNegative = 0.0
     """Largest angle of a random rotation, in degrees."""
     policy: Literal["none", "rand_augment", "trivial_augment"] = "none"
 
@@ -70,16 +85,18 @@ class AugmentRecipe:
 class OptimRecipe:
     """How it is trained: AdamW (Loshchilov and Hutter 2019)."""
 
-    batch_size: int = 64
+    __pydantic_config__ = STRICT
+
+    batch_size: Count = 64
     """Pictures in an optimiser step, over all processes and accumulated parts."""
-    accumulation_steps: int = 1
+    accumulation_steps: Count = 1
     """Parts that a process works through for one optimiser step."""
-    lr: float = 1e-3
+    lr: NonNegative = 1e-3
     """Learning rate at its peak."""
-    weight_decay: float = 0.05
+    weight_decay: NonNegative = 0.05
     """Decay of the weights of linear and convolutional layers; the rest isn't decayed."""
-    betas: tuple[float, float] = (0.9, 0.999)
-    clip_norm: float = 1.0
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    clip_norm: Positive = 1.0
     """Largest norm of the gradients."""
 
 
@@ -87,10 +104,12 @@ class OptimRecipe:
 class ScheduleRecipe:
     """The learning rate as a share of its peak: a linear rise, then a fall."""
 
+    __pydantic_config__ = STRICT
+
     kind: Literal["cosine", "linear", "constant"] = "cosine"
-    warmup: float = 0.05
+    warmup: Share = 0.05
     """Share of the steps in which it rises."""
-    final: float = 0.0
+    final: Share = 0.0
     """Share of the peak at the end."""
 
 
@@ -98,24 +117,28 @@ class ScheduleRecipe:
 class RunRecipe:
     """How long, how precisely, and where to."""
 
+    __pydantic_config__ = STRICT
+
     folder: str = "runs/run"
-    epochs: float = 10.0
-    seed: int = 0
+    epochs: Positive = 10.0
+    seed: Natural = 0
     precision: Literal["no", "bf16"] = "no"
     """Type of the automatic mixed precision."""
-    log_every: int = 10
+    log_every: Count = 10
     """Optimiser steps between two lines of the log."""
-    eval_epochs: float = 1.0
+    eval_epochs: Positive = 1.0
     """Epochs between two looks at the validation pictures."""
-    save_epochs: float = 1.0
+    save_epochs: Positive = 1.0
     """Epochs between two checkpoints."""
-    keep: int = 2
+    keep: Count = 2
     """Checkpoints kept."""
 
 
 @dataclass(frozen=True)
 class Recipe:
     """A whole run."""
+
+    __pydantic_config__ = STRICT
 
     model: ModelRecipe = ModelRecipe()
     data: DataRecipe = DataRecipe()
@@ -150,8 +173,8 @@ def assign(recipe: Recipe, path: str, text: str) -> Recipe:
         if not parts:
             return text
         if isinstance(node, dict):  # an open table, whose keys the model's configuration checks
-            return {**node, ".".join(parts): parse(text)}
-        hints = get_type_hints(type(node)) if dataclasses.is_dataclass(node) else {}
+            return {**node, ".".join(parts): parse_json(text)}
+        hints = get_type_hints(type(node), include_extras=True) if dataclasses.is_dataclass(node) else {}
         if parts[0] not in hints:
             siblings = [other for other in field_paths(recipe) if other.startswith(path.rpartition(".")[0] + ".")]
             raise UserError(
@@ -165,25 +188,30 @@ def assign(recipe: Recipe, path: str, text: str) -> Recipe:
     return replace(recipe, path.split("."))
 
 
-def parse(text: str) -> Any:
+def parse_json(text: str) -> Any:
     """A number, list, table, truth value or `null` as JSON writes it; everything else is text."""
     try:
-        return None if text.lower() == "none" else json.loads(text.lower() if text in ("True", "False") else text)
+        return json.loads(text)
     except json.JSONDecodeError:
         return text
 
 
 def convert(path: str, text: str, hint: Any) -> Any:
-    """`text` as a value of the type `hint`."""
-    adapter = TypeAdapter(hint)
-    try:
-        return adapter.validate_python(parse(text))
-    except ValidationError as error:
+    """`text` as a value of the type `hint`: as it stands, as JSON, or `None` for `none`."""
+    adapter, wrong = TypeAdapter(hint), None
+    for value in (None if text.lower() == "none" else parse_json(text), text):
         try:
-            return adapter.validate_python(text)  # text that looks like a number
-        except ValidationError:
-            wrong = error.errors()[0]["msg"]
-            raise UserError(f"--set {path}={text}: {wrong[0].lower()}{wrong[1:]}") from error
+            return adapter.validate_python(value)
+        except ValidationError as error:
+            wrong = wrong or error
+    raise UserError(f"--set {path}={text}: {first_trouble(wrong)}") from wrong
+
+
+def first_trouble(error: ValidationError) -> str:
+    """What pydantic found wrong first, and where if that is inside a value."""
+    trouble = error.errors()[0]
+    place = ".".join(str(part) for part in trouble["loc"])
+    return f"{place}: {trouble['msg']}" if place else trouble["msg"]
 
 
 def field_paths(node: Any, prefix: str = "") -> list[str]:
@@ -203,8 +231,10 @@ def read_recipe(path: Path) -> Recipe:
     """A recipe that `write_recipe` wrote."""
     try:
         return TypeAdapter(Recipe).validate_json(path.read_text())
-    except (OSError, ValidationError) as error:
-        raise UserError(f"{path}: no recipe of this version of the project: {error}") from error
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+    except ValidationError as error:
+        raise UserError(f"{path}: no recipe of this version of the project: {first_trouble(error)}") from error
 
 
 def differences(old: Recipe, new: Recipe) -> list[str]:

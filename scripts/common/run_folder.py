@@ -17,6 +17,20 @@ from scripts.common.errors import UserError
 from scripts.common.recipe import Recipe, differences, read_recipe, write_recipe
 
 
+def read_log(folder: Path) -> list[dict]:
+    """The lines of the `metrics.jsonl` of a run; a last one that was cut short by a kill doesn't count."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    entries = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entries.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number < len(lines):
+                raise UserError(f"{path}: line {number} is no JSON") from error
+    return entries
+
+
 class RunFolder:
     """
     Opens the folder of a recipe, or makes it.
@@ -41,13 +55,26 @@ class RunFolder:
             raise UserError(f"{self.path} holds no run (no recipe.json): set run.folder to another folder")
         changed = differences(read_recipe(self.path / "recipe.json"), recipe)
         if changed:
-            raise UserError(f"--resume needs the recipe of {self.path}, but these differ: {'; '.join(changed)}")
+            raise UserError(
+                f"--resume needs the recipe of {self.path}, but these differ: {'; '.join(changed)}; --set run.folder=... starts "
+                "another run"
+            )
 
     def create(self, recipe: Recipe, step: int) -> None:
-        """Makes the folder, or cuts the log of an earlier run back to `step`, where this one goes on."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_recipe(recipe, self.path / "recipe.json")
-        kept = [entry for entry in self.read_log() if entry["step"] <= step]
+        """
+        Makes the folder or, where a run goes on at `step`, drops what it will write again and what a kill left behind.
+
+        Raises:
+            `UserError`: if it can't be made.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_recipe(recipe, self.path / "recipe.json")
+        except OSError as error:
+            raise UserError(f"run.folder={self.path} cannot be made: {error.strerror}") from error
+        for leftover in [*self.path.glob("tmp-*"), *self.path.glob("checkpoints/tmp-*")]:
+            shutil.rmtree(leftover)
+        kept = [entry for entry in read_log(self.path) if entry["step"] <= step and entry["split"] != "test"]
         with atomic(self.path / "metrics.jsonl") as path:
             path.write_text("".join(json.dumps(entry) + "\n" for entry in kept))
 
@@ -63,11 +90,6 @@ class RunFolder:
         """Adds a line to `metrics.jsonl`."""
         with open(self.path / "metrics.jsonl", "a") as file:
             file.write(json.dumps(values) + "\n")
-
-    def read_log(self) -> list[dict]:
-        """The lines of `metrics.jsonl`."""
-        path = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def checkpoints(self) -> list[Path]:
         """The whole checkpoints, oldest first; what a run that was killed left half-written isn't one."""

@@ -11,7 +11,7 @@ from scripts.common.recipe import AugmentRecipe, ModelRecipe, OptimRecipe, Recip
 
 
 RECIPE = Recipe(
-    model=ModelRecipe(variant="Ti/16", config={"drop_path_rate": 0.1, "label_smoothing": 0.1}),
+    model=ModelRecipe(variant="Ti/16"),
     augment=AugmentRecipe(crop_scale=(0.4, 1.0), policy="trivial_augment"),
     optim=OptimRecipe(batch_size=32, lr=2e-4, weight_decay=0.05),
     schedule=ScheduleRecipe(kind="cosine", warmup=0.1),

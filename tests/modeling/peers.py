@@ -228,7 +228,7 @@ def transformers_dinov2() -> Pair:
 
 def transformers_dinov3() -> Pair:
     """Rotation, registers, no key bias, gated FFN."""
-    options = {"num_register_tokens": 3, "use_gated_mlp": True, "hidden_act": "silu"}
+    options = {"num_register_tokens": 3, "use_gated_mlp": True, "hidden_act": "silu", "rope_theta": 30.0}
     their = their_model(transformers.DINOv3ViTModel, transformers.DINOv3ViTConfig, **options)
     names = {
         "patch_embeddings.": "patch_embeddings.projection.", "layer_scale1.lambda1": "branch1.scale.gamma",
@@ -238,7 +238,7 @@ def transformers_dinov3() -> Pair:
     weights = renamed(their.state_dict(), names)
     weights = {name: value for name, value in weights.items() if "mask_token" not in name and "inv_freq" not in name}
     config = our_config(
-        position_embedding="rope_2d", num_register_tokens=3, key_bias=False, layerscale_value=1.0, layer_norm_eps=1e-5,
+        position_embedding="rope_2d", rope_theta=30.0, num_register_tokens=3, key_bias=False, layerscale_value=1.0, layer_norm_eps=1e-5,
         ffn_type="swiglu", hidden_act="silu",
     )  # fmt: skip
 

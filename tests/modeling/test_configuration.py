@@ -56,6 +56,18 @@ WRONG = {
     "NaN epsilon": ({"layer_norm_eps": float("nan")}, ["layer_norm_eps"]),
     "negative registers": ({"num_register_tokens": -1}, ["num_register_tokens=-1"]),
     "negative labels": ({"num_labels": -1}, ["num_labels=-1"]),
+    "zero initial weights": ({"initializer_range": 0}, ["initializer_range=0"]),
+    "endless initial weights": ({"initializer_range": float("inf")}, ["initializer_range=inf"]),
+    "NaN LayerScale": ({"layerscale_value": float("nan")}, ["layerscale_value=nan"]),
+    "truth for a count": ({"num_labels": True}, ["num_labels=True"]),
+    "list of labels": ({"id2label": ["a", "b"]}, ["id2label"]),
+    "labels by text": ({"id2label": {"a": "x"}}, ["id2label", "class numbers"]),
+    "number for a label": ({"id2label": {0: 5}}, ["id2label"]),
+    "number twice": ({"id2label": {"0": "a", 0: "b"}}, ["id2label"]),
+    "smoothing of many labels": (
+        {"label_smoothing": 0.1, "problem_type": "multi_label_classification"},
+        ["label_smoothing", "multi_label"],
+    ),
     "gap in labels": ({"id2label": {0: "a", 2: "b"}}, ["id2label", "gaps"]),
     "label twice": ({"id2label": {0: "crane", 1: "dog", 2: "crane"}}, ["id2label", "crane"]),
     "count of labels": ({"id2label": {0: "a", 1: "b"}, "num_labels": 3}, ["num_labels=3", "2"]),
@@ -116,6 +128,18 @@ def test_overrides_at_load_are_checked_and_replace_labels(tmp_path):
     assert AutoConfig.from_pretrained(tmp_path, id2label={0: "x", 1: "y"}).label2id == {"x": 0, "y": 1}
     with pytest.raises(ValueError, match="num_attention_heads=5"):
         AutoConfig.from_pretrained(tmp_path, num_attention_heads=5)
+
+
+def test_the_same_number_of_labels_keeps_their_names(tmp_path):
+    tiny_config(id2label={0: "a", 1: "b", 2: "c"}).save_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path, num_labels=3).id2label == {0: "a", 1: "b", 2: "c"}
+
+
+def test_a_misspelt_override_is_not_ignored(tmp_path):
+    tiny_config().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="hiden_size.*hidden_size"):
+        AutoConfig.from_pretrained(tmp_path, hiden_size=3)
+    assert AutoConfig.from_pretrained(tmp_path, revision="main", trust_remote_code=True) == tiny_config()
 
 
 def test_labels_agree():

@@ -38,6 +38,11 @@ def test_single_label_is_cross_entropy():
     torch.testing.assert_close(loss, F.cross_entropy(logits, NUMBERS))
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8])
+def test_class_numbers_of_any_whole_type(dtype):
+    assert torch.equal(loss_of(NUMBERS.to(dtype))[0], loss_of(NUMBERS)[0])
+
+
 def test_ignored_labels_count_for_nothing():
     loss, logits = loss_of(torch.tensor([1, -100, 0, -100]))
     torch.testing.assert_close(loss, F.cross_entropy(logits[[0, 2]], torch.tensor([1, 0])))
@@ -86,6 +91,20 @@ def test_regression_with_several_outputs():
     targets = torch.randn(4, 5)
     loss, logits = loss_of(targets, problem_type=REGRESSION)
     torch.testing.assert_close(loss, F.mse_loss(logits, targets))
+
+
+def test_regression_leaves_out_no_number():
+    targets = torch.randn(4, 5)
+    targets[1, 2] = -100.0
+    model = tiny_model(problem_type=REGRESSION)
+    output = model(pictures(4), labels=targets)
+    torch.testing.assert_close(output.loss, F.mse_loss(output.logits, targets))
+    torch.testing.assert_close(model(pictures(4), labels=targets, num_items_in_batch=40).loss, output.loss / 2)
+
+
+def test_smoothing_is_refused_where_it_means_nothing():
+    with pytest.raises(ValueError, match="label_smoothing"):
+        tiny_model(label_smoothing=0.1).train()(pictures(4), labels=HOT)
 
 
 def test_the_problem_type_is_inferred_for_each_batch_and_never_written():
@@ -162,6 +181,15 @@ def test_the_loss_is_the_mean_error_of_the_masked_pixels(shape):
     assert model(pictures()).loss is None
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_loss_of_many_pixels_is_finite_in_half_precision(dtype):
+    model = tiny_model(ViTCustomForMaskedImageModeling)
+    images, mask = pictures(4, (160, 160)), torch.ones(4, 800)
+    expected = model(images, bool_masked_pos=mask).loss
+    loss = model.to(dtype)(images, bool_masked_pos=mask).loss
+    torch.testing.assert_close(loss.float(), expected, atol=0, rtol=0.02)
+
+
 def test_only_masked_patches_are_hidden():
     model = tiny_model(ViTCustomForMaskedImageModeling)
     mask = torch.zeros(2, 12, dtype=torch.bool)
@@ -210,6 +238,11 @@ def test_stages_by_index_and_by_name_and_the_last_by_default():
     assert torch.equal(by_index(pictures()).feature_maps[1], default(pictures()).feature_maps[0])
     with pytest.raises(ValueError, match="stage9"):
         tiny_config(out_features=["stage9"])
+
+
+def test_a_norm_that_is_not_there_is_not_promised():
+    with pytest.raises(ValueError, match="apply_layernorm=False"):
+        ViTCustomBackbone(tiny_config(final_norm="pooled"))
 
 
 def test_raw_feature_maps():

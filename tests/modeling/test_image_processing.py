@@ -100,13 +100,36 @@ def test_a_saved_processor_comes_back(options, tmp_path):
     assert torch.equal(*(p(photo(), return_tensors="pt").pixel_values for p in (loaded, processor)))
 
 
-def test_for_model_takes_the_model_s_size():
+def test_for_model_takes_the_model_s_size_and_channels():
     assert dict(ViTCustomImageProcessor.for_model(tiny_config()).size) == {"height": 16, "width": 24}
+    grey = ViTCustomImageProcessor.for_model(tiny_config(num_channels=1))
+    assert grey(photo(mode="L"), return_tensors="pt").pixel_values.shape == (1, 1, 16, 24)
+
+
+def test_a_whole_crop_fraction_may_be_an_integer():
+    assert ViTCustomImageProcessor(crop_pct=1)(photo(), return_tensors="pt").pixel_values.shape == (1, 3, 224, 224)
+
+
+def test_sixteen_bit_grey_is_scaled_not_clipped(tmp_path):
+    grey = np.asarray(photo(mode="L"))
+    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "grey.png")
+    assert Image.open(tmp_path / "grey.png").mode == "I;16"
+    assert np.array_equal(load_picture(tmp_path / "grey.png"), Image.fromarray(grey).convert("RGB"))
+
+
+@pytest.mark.parametrize("dtype, mode", [(np.float32, "F"), (np.int32, "I")])
+def test_values_without_a_range_are_refused(dtype, mode, tmp_path):
+    Image.fromarray(np.asarray(photo(mode="L")).astype(dtype)).save(tmp_path / "grey.tiff")
+    with pytest.raises(ValueError, match=rf"grey\.tiff: cannot be decoded: mode '{mode}'"):
+        load_picture(tmp_path / "grey.tiff")
 
 
 @pytest.mark.parametrize("options, named", [
     ({"crop_pct": 0.0}, "crop_pct=0.0"), ({"crop_pct": 1.5}, "crop_pct=1.5"), ({"crop_pct": "0.9"}, "crop_pct"),
     ({"crop_pct": 0.9, "size": {"shortest_edge": 32}}, "crop_pct=0.9"),
+    ({"crop_pc": 0.9}, "crop_pc.*crop_pct"), ({"image_sdt": 1}, "image_std"),
+    ({"size": {"height": -1, "width": 8}}, "height=-1"), ({"size": {"shortest_edge": 0}}, "shortest_edge=0"),
+    ({"crop_pct": 0.9, "do_resize": False}, "do_resize"),
     ({"crop_pct": 0.9, "do_center_crop": True}, "do_center_crop"), ({"do_resize": "yes"}, "do_resize"),
 ])  # fmt: skip
 def test_values_that_cannot_be_are_refused_by_name(options, named):

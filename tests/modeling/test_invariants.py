@@ -12,7 +12,8 @@ from modeling_vit_custom import (
     ViTCustomModel,
 )
 from modeling_vit_custom.modeling_vit_custom import DropPath
-from tests.tiny import POSITIONS, VARIED, label, pictures, tiny_model
+from modeling_vit_custom.positions_vit_custom import sincos_2d
+from tests.tiny import FFNS, POSITIONS, VARIED, label, pictures, tiny_model
 
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
@@ -113,6 +114,52 @@ def test_a_position_is_seen(position):
     assert same == (position == "none")
 
 
+def positions_added(**options) -> tuple[torch.Tensor, ViTCustomModel]:
+    """What a model adds to its patches, (h, w, D)."""
+    model = tiny_model(ViTCustomModel, **options)
+    patches = model.embeddings.patch_embeddings(pictures())
+    return (model.embeddings.position.add(patches) - patches)[0], model
+
+
+def test_learned_2d_is_a_column_s_vector_beside_a_row_s():
+    added, model = positions_added(position_embedding="learned_2d")
+    position = model.embeddings.position
+    for y in range(4):
+        for x in range(3):
+            expected = torch.cat([position.columns[0, 0, x], position.rows[0, y, 0]])
+            torch.testing.assert_close(added[y, x], expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("frequencies", ["mae", "big_vision"])
+def test_the_model_adds_the_fixed_table_it_was_told(frequencies):
+    added, _ = positions_added(position_embedding="sincos_2d", sincos_frequencies=frequencies)
+    table = sincos_2d((4, 3), 48, frequencies, torch.float32, torch.device("cpu"))[0]
+    torch.testing.assert_close(added, table, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "rate", ["hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate", "patch_drop_rate"]
+)
+def test_every_rate_acts_in_training_alone(rate):
+    model, plain = tiny_model(**{rate: 0.5}), tiny_model()
+    assert torch.equal(model(pictures()).logits, plain(pictures()).logits)
+    model.train()
+    assert not torch.equal(model(pictures(8)).logits, model(pictures(8)).logits)
+
+
+@pytest.mark.parametrize("ffn", FFNS, ids=label)
+def test_dropout_stands_after_the_embeddings_in_the_ffn_and_at_the_end_of_both_branches(ffn):
+    """The four places of vit_jax, models_vit.py."""
+    model = tiny_model(ViTCustomModel, hidden_dropout_prob=0.5, **ffn).train()
+    layer, x = model.layers[0], torch.randn(2, 13, 48)
+    places = [lambda: model.embeddings(pictures())[0], lambda: layer.ffn(x)]
+    places += [lambda: layer.branch1(x), lambda: layer.branch2(x)]
+    for place in places:
+        assert not torch.equal(place(), place())
+    for branch in (layer.branch1, layer.branch2, lambda x: model.embeddings(pictures())[0]):
+        assert 0.4 < (branch(x) == 0).float().mean() < 0.6
+
+
 @varied
 def test_hidden_states_are_those_before_the_last_norm(options):
     model = tiny_model(ViTCustomModel, **options)
@@ -179,7 +226,7 @@ def test_gradients_reach_every_parameter_of_every_head(options):
     base(pictures()).pooler_output.square().sum().backward()
     masked = tiny_model(ViTCustomForMaskedImageModeling, **options)
     masked(pictures(), bool_masked_pos=torch.rand(2, 12) < 0.5).loss.backward()
-    backbone = tiny_model(ViTCustomBackbone, **options)
+    backbone = tiny_model(ViTCustomBackbone, apply_layernorm=options.get("final_norm") != "pooled", **options)
     backbone(pictures()).feature_maps[-1].square().sum().backward()
     for model in (classifier, base, masked, backbone):
         without = {name for name, gradient in gradients(model).items() if gradient is None or not gradient.any()}
@@ -212,6 +259,7 @@ def test_any_number_of_channels(channels):
     (pictures(channels=1), ["num_channels=3", "(2, 1, 16, 24)"]),
     (pictures().permute(0, 2, 3, 1), ["channels", "(2, 16, 24, 3)"]),
     (pictures()[0], ["(3, 16, 24)"]),
+    (torch.tensor(1.0), ["()"]),
     (pictures(size=(18, 24)), ["18 x 24", "4 x 8"]),
     (pictures(size=(16, 20)), ["16 x 20", "4 x 8"]),
     (pictures(size=(0, 24)), ["0 x 24"]),

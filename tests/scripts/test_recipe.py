@@ -47,6 +47,26 @@ def test_a_field_takes_a_value_of_its_type(assignment, value):
     assert found == value and type(found) is type(value)
 
 
+@pytest.mark.parametrize("assignment", [
+    "optim.batch_size=0", "optim.batch_size=-8", "optim.accumulation_steps=0", "optim.lr=-1", "optim.lr=inf", "optim.betas=[1,2]",
+    "optim.clip_norm=0", "run.epochs=nan", "run.epochs=0", "run.seed=-1", "run.keep=0", "run.log_every=0", "data.workers=-1",
+    "data.validation_fraction=0", "data.validation_fraction=1", "augment.horizontal_flip=2", "augment.rotation=-3",
+    "schedule.warmup=5",
+])  # fmt: skip
+def test_a_value_out_of_range_is_refused_by_name(assignment):
+    with pytest.raises(UserError, match=f"--set {assignment.partition('=')[0]}=.*(greater|less|finite)") as caught:
+        load_recipe("finetune", [assignment])
+    assert "\n" not in str(caught.value)
+
+
+def test_none_is_a_kind_of_position_too():
+    for assignment in ("model.config.position_embedding=none", "model.config.prefix_positions=none"):
+        assert load_recipe("finetune", [assignment]).model.config.popitem()[1] == "none"
+    assert (
+        load_recipe("finetune", ["model.config.representation_size=null"]).model.config["representation_size"] is None
+    )
+
+
 def test_fields_of_the_model_s_configuration_are_open():
     config = load_recipe("finetune", ["model.config.pooling=mean", "model.config.image_size=[32, 48]"]).model.config
     assert config["pooling"] == "mean" and config["image_size"] == [32, 48]
@@ -83,6 +103,12 @@ def test_recipes_are_frozen_and_differences_are_found():
 
 
 def test_a_file_of_another_version_is_refused_by_name(tmp_path):
-    (tmp_path / "recipe.json").write_text('{"optim": {"lr": "fast"}}')
-    with pytest.raises(UserError, match=r"recipe\.json"):
-        read_recipe(tmp_path / "recipe.json")
+    for content, named in (
+        ('{"optim": {"lr": "fast"}}', "optim.lr"),
+        ('{"optim": {"lrr": 1}}', "optim.lrr"),
+        ("{", "JSON"),
+    ):
+        (tmp_path / "recipe.json").write_text(content)
+        with pytest.raises(UserError, match=rf"recipe\.json: .*{named}") as caught:
+            read_recipe(tmp_path / "recipe.json")
+        assert "http" not in str(caught.value)

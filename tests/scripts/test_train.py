@@ -16,7 +16,7 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification, Vi
 from scripts import plot, predict, train
 from scripts.common.errors import UserError
 from scripts.common.recipe import load_recipe, read_recipe
-from scripts.common.run_folder import RunFolder
+from scripts.common.run_folder import RunFolder, read_log
 from tests.scripts.conftest import TINY, write_pictures
 
 
@@ -34,7 +34,9 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def log(run: RunFolder, split: str) -> list[dict]:
-    return [{k: v for k, v in e.items() if k != "images_per_second"} for e in run.read_log() if e["split"] == split]
+    return [
+        {k: v for k, v in e.items() if k != "images_per_second"} for e in read_log(run.path) if e["split"] == split
+    ]
 
 
 def test_a_run_leaves_all_that_it_promises(make_recipe, tmp_path):
@@ -94,12 +96,89 @@ def test_a_resumed_run_equals_an_uninterrupted_one(options, make_recipe, monkeyp
         with pytest.raises(Killed):
             train.train(broken)
     assert not (Path(broken.run.folder) / "final").exists()
+    (Path(broken.run.folder) / "checkpoints" / "tmp-killed").mkdir()
     with open(Path(broken.run.folder) / "metrics.jsonl", "a") as file:  # what it logged after its last checkpoint
-        file.write(json.dumps({"split": "train", "step": 10_000, "loss": 0.0}) + "\n")
+        file.write(json.dumps({"split": "train", "step": 10_000, "loss": 0.0}) + "\n" + '{"split": "tr')
     resumed = train.train(broken, resume=True)
     torch.testing.assert_close(weights(resumed.final), weights(whole.final), atol=0, rtol=0)
     for split in ("train", "validation", "test"):
         assert log(resumed, split) == log(whole, split)
+    assert not list(resumed.path.rglob("tmp-*"))
+
+
+def test_a_run_killed_after_its_last_step_only_finishes(make_recipe, monkeypatch):
+    whole, recipe = train.train(make_recipe(folder="whole")), make_recipe(folder="broken")
+    with monkeypatch.context() as context:
+        context.setattr(train, "finish", lambda *arguments: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            train.train(recipe)
+    resumed = train.train(recipe, resume=True)
+    assert log(resumed, "test") == log(whole, "test")
+    torch.testing.assert_close(weights(resumed.final), weights(whole.final), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("change, named", [("class", "classes was"), ("picture", "training_pictures was 24")])
+def test_a_run_does_not_go_on_with_other_data(change, named, make_recipe, tmp_path, monkeypatch):
+    write_pictures(tmp_path / "data" / "train", 13)
+    recipe = make_recipe(f"data.train={tmp_path / 'data'}")
+    with monkeypatch.context() as context:
+        kill_after(context, saves=1)
+        with pytest.raises(Killed):
+            train.train(recipe)
+    cats = tmp_path / "data" / "train" / "cat"
+    cats.rename(cats.with_name("zebra")) if change == "class" else (cats / "0.png").unlink()
+    with pytest.raises(UserError, match=f"the data changed since .*{named}"):
+        train.train(recipe, resume=True)
+
+
+def test_names_of_classes_may_hold_what_figures_and_cards_read_as_commands(make_recipe, tmp_path):
+    write_pictures(tmp_path / "data", 4)
+    (tmp_path / "data" / "cat").rename(tmp_path / "data" / "a$x_$|`b`<i>")
+    run = train.train(make_recipe(f"data.train={tmp_path / 'data'}", "run.epochs=1"))
+    assert r"a\$x\_\$\|\`b\`\<i\>" in (run.final / "README.md").read_text()
+    assert str(tmp_path) not in (run.final / "README.md").read_text()
+    assert len(list((run.path / "examples").iterdir())) == 2
+
+
+def test_nothing_cosmetic_can_cost_the_model(make_recipe, monkeypatch):
+    monkeypatch.setattr(train, "plot_curves", lambda *arguments: (_ for _ in ()).throw(Killed))
+    recipe = make_recipe("run.epochs=1")
+    with pytest.raises(Killed):
+        train.train(recipe)
+    assert RunFolder(recipe, resume=True).finished
+
+
+def test_optimiser_and_durations_are_those_of_the_recipe(make_recipe, monkeypatch):
+    made = []
+    build = train.build_optimizer
+    monkeypatch.setattr(train, "build_optimizer", lambda *arguments: made.append(build(*arguments)) or made[0])
+    options = [
+        "optim.betas=[0.5,0.6]",
+        "optim.weight_decay=0.3",
+        "run.epochs=4",
+        "run.eval_epochs=2",
+        "run.log_every=5",
+    ]
+    run = train.train(make_recipe(*options))
+    assert made[0].param_groups[0]["betas"] == (0.5, 0.6)
+    assert [group["weight_decay"] for group in made[0].param_groups] == [0.3, 0.0]
+    assert [entry["step"] for entry in log(run, "validation")] == [6, 12]
+    assert [entry["step"] for entry in log(run, "train")] == [5, 10, 12]
+
+
+def test_gradients_are_clipped(make_recipe, monkeypatch):
+    """With plain gradient descent the step is as long as the clipped gradient allows."""
+    monkeypatch.setattr(train, "build_optimizer", lambda model, _: torch.optim.SGD(model.parameters(), lr=1.0))
+    monkeypatch.setattr(train, "set_lr", lambda optimizer, lr: None)
+    options = ["optim.clip_norm=1e-3", "run.epochs=0.3"]
+    torch.manual_seed(0)
+    recipe = make_recipe(*options)
+    before = train.build_model(recipe.model, ["cat", "dog"])[0].state_dict()
+    run = train.train(recipe)
+    after = weights(run.final)
+    moved = torch.sqrt(sum((after[name] - before[name]).square().sum() for name in after)).item()
+    assert log(run, "train")[0]["grad_norm"] > 0.1
+    assert moved == pytest.approx(1e-3, rel=1e-2)
 
 
 def test_a_half_written_checkpoint_is_not_taken(make_recipe, monkeypatch):
@@ -182,6 +261,23 @@ def test_half_precision_weights_are_trained_in_float32(make_recipe, tmp_path):
     assert {value.dtype for value in weights(train.train(recipe).final).values()} == {torch.float32}
 
 
+def test_a_field_that_the_pretrained_model_lacks_is_named(make_recipe, tmp_path):
+    ViTConfig().save_pretrained(tmp_path / "vit")
+    recipe = make_recipe(f"model.pretrained={tmp_path / 'vit'}", 'model.config={"drop_path_rate": 0.1}')
+    with pytest.raises(UserError, match="drop_path_rate: ViTConfig of .* has no such field"):
+        train.train(recipe)
+
+
+def test_ctrl_c_says_how_to_go_on(pictures_folder, tmp_path, monkeypatch, capsys):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "load_splits", interrupt)
+    with pytest.raises(SystemExit, match="130"):
+        train.main(arguments_of(f"data.train={pictures_folder}", f"run.folder={tmp_path / 'run'}"))
+    assert "--resume" in capsys.readouterr().err
+
+
 def test_another_library_s_model_trains_too(make_recipe, tmp_path):
     config = ViTConfig(
         image_size=16, patch_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
@@ -240,11 +336,15 @@ def test_a_folder_with_other_things_in_it_is_left_alone(pictures_folder, tmp_pat
     (["data.train=/nowhere/at/all"], "/nowhere/at/all"),
     (["model.pretrained=/nowhere/at/all"], "/nowhere/at/all"),
     (["model.config.image_size=30"], "image_size=30"),
+    (["model.pretrained=who/what"], "who/what"),
     (["model.config.hidden_size=text"], "hidden_size"),
     (["model.config.num_channels=1"], "num_channels=1"),
     (["model.variant=B/17"], "did you mean 'B/16'"),
     (["optim.batch_size=9", "optim.accumulation_steps=2"], "optim.batch_size=9"),
-    (["optim.lr=inf"], "loss is"),
+    (["optim.lr=1e30"], "loss is"),
+    (["model.config.num_labels=3"], "model.config.num_labels cannot be set"),
+    (["augment.crop_scale=[0.9,0.2]"], "augment.crop_scale"),
+    (["run.folder=/dev/null/run"], "run.folder=/dev/null/run"),
 ])  # fmt: skip
 def test_bad_input_is_one_line_that_names_it(assignments, named, pictures_folder, tmp_path, capsys):
     where = [f"data.train={pictures_folder}", f"run.folder={tmp_path / 'run'}"]
@@ -285,8 +385,16 @@ def test_predict_prints_a_table_and_fails_for_what_it_cannot_read(make_recipe, p
         predict.main([str(run.final), paths[0], str(tmp_path / "bad.png")])
     out = capsys.readouterr()
     assert "0.png" in out.out and "bad.png: cannot be decoded" in out.err
-    with pytest.raises(SystemExit, match="error: /nowhere/at/all"):
-        predict.main(["/nowhere/at/all", paths[0]])
+    for source, named in (
+        ("/nowhere/at/all", "no such folder"),
+        (str(run.path), "did you mean .*final"),
+        ("who/what", "who/what"),
+    ):
+        with pytest.raises(
+            SystemExit, match=f"error: {source}.*{named}" if named != source else f"error: {named}"
+        ) as caught:
+            predict.main([source, paths[0]])
+        assert "\n" not in str(caught.value)
 
 
 def test_plot_lays_runs_over_each_other(make_recipe, tmp_path, capsys):
@@ -295,6 +403,8 @@ def test_plot_lays_runs_over_each_other(make_recipe, tmp_path, capsys):
     assert Image.open(tmp_path / "both.png").size[0] > 1000
     with pytest.raises(SystemExit, match="error: .*metrics.jsonl"):
         plot.main([str(tmp_path)])
+    with pytest.raises(SystemExit, match="error: .*nowhere"):
+        plot.main([str(runs[0].path), "--out", str(tmp_path / "nowhere" / "x.png")])
 
 
 @pytest.mark.parametrize("module", ["train", "predict", "plot"])
