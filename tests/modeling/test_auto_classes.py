@@ -1,10 +1,6 @@
 """Auto classes, with the package and, in a process that cannot import it, with the code in the saved folder."""
 
 import json
-import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +21,7 @@ from transformers import (
 from transformers.models.auto import auto_factory
 
 import modeling_vit_custom as package
+from tests.clean_room import run_clean_room
 from tests.tiny import pictures, tiny_config, tiny_model
 
 
@@ -136,7 +133,7 @@ CLEAN_ROOM = """
             "tokens": models["AutoModel"](images).last_hidden_state,
             "map": models["AutoBackbone"](images).feature_maps[0],
             "pixels": processor(picture, return_tensors="pt").pixel_values,
-            "label": classify[0]["label"], "features": torch.tensor(features),
+            "features": torch.tensor(features), "scores": classify,
         }, {**models, "AutoConfig": config, "AutoImageProcessor": processor}
 
     result, loaded = use(folder)
@@ -146,44 +143,38 @@ CLEAN_ROOM = """
     loaded["AutoModelForImageClassification"].save_pretrained(again + "/whole")
     loaded["AutoImageProcessor"].save_pretrained(again + "/whole")
     second, _ = use(again + "/whole")
-    for name, value in result.items():
-        assert value == second[name] if isinstance(value, str) else torch.allclose(value, second[name], atol=1e-6), name
+    for name in ("logits", "tokens", "map", "pixels", "features"):
+        assert torch.allclose(result[name], second[name], atol=1e-6), name
 """
 
 
-def run_clean_room(script: str, *arguments: str, home: Path) -> subprocess.CompletedProcess:
-    """Runs `script` where our package can't be imported, with an empty cache of its own."""
-    environment = {**os.environ, "HF_HOME": str(home / "hf"), "HF_HUB_OFFLINE": "1"}
-    environment.pop("PYTHONPATH", None)
-    blocker = "import sys; sys.modules['modeling_vit_custom'] = None\n"
-    command = [sys.executable, "-c", blocker + textwrap.dedent(script), *map(str, arguments)]
-    return subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, timeout=300)
-
-
-def test_remote_code_in_a_clean_room(tmp_path, picture):
+@pytest.mark.parametrize("saved", MODELS)
+def test_remote_code_in_a_clean_room(saved, tmp_path, picture):
+    """Whichever class was saved opens as every other, and what they save opens again."""
     folder, again = tmp_path / "saved", tmp_path / "again"
-    model = save(folder)
+    model = save(folder, MODELS[saved][1])
     picture.save(folder / "picture.png")
     torch.save(pictures(), folder / "pixels.pt")
     done = run_clean_room(CLEAN_ROOM, folder, again, home=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
 
-    result = torch.load(folder / "result.pt")
-    outputs = model(pictures(), output_hidden_states=True)
-    torch.testing.assert_close(result["logits"], outputs.logits, atol=1e-5, rtol=1e-5)
-    tokens = model.vit(pictures()).last_hidden_state
+    result, base = torch.load(folder / "result.pt"), getattr(model, "vit", model)
+    tokens = base(pictures()).last_hidden_state
+    pixels = AutoImageProcessor.from_pretrained(folder)(picture, return_tensors="pt").pixel_values
     torch.testing.assert_close(result["tokens"], tokens, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(result["map"].flatten(2).transpose(1, 2), tokens[:, 1:], atol=1e-5, rtol=1e-5)
-    pixels = AutoImageProcessor.from_pretrained(folder)(picture, return_tensors="pt").pixel_values
+    torch.testing.assert_close(result["features"], base(pixels).last_hidden_state, atol=1e-4, rtol=1e-4)
     assert torch.equal(result["pixels"], pixels)
-    assert result["label"] == f"LABEL_{model(pixels).logits.argmax()}"
+    if saved == "AutoModelForImageClassification":
+        torch.testing.assert_close(result["logits"], model(pictures()).logits, atol=1e-5, rtol=1e-5)
+        assert result["scores"][0]["label"] == f"LABEL_{model(pixels).logits.argmax()}"
 
     for name in [*MODELS, "AutoConfig", "AutoImageProcessor", "whole"]:
         assert {path.name for path in (again / name).glob("*.py")} == CODE, name
         if name != "AutoImageProcessor":
-            saved = json.loads((again / name / "config.json").read_text())
-            assert saved["auto_map"] == package.configuration_vit_custom.AUTO_MAP
-    loaded = package.ViTCustomForImageClassification.from_pretrained(again / "whole")
+            config = json.loads((again / name / "config.json").read_text())
+            assert config["auto_map"] == package.configuration_vit_custom.AUTO_MAP
+    loaded = MODELS[saved][1].from_pretrained(again / saved)
     torch.testing.assert_close(loaded.state_dict(), model.state_dict(), atol=0, rtol=0)
 
 

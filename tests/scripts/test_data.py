@@ -55,6 +55,14 @@ def test_extensions_of_any_case_and_other_files(tmp_path):
     assert len(splits.train) + len(splits.validation) == 14
 
 
+def test_a_name_on_the_hub_is_given_to_datasets(pictures_folder, monkeypatch):
+    rows = datasets.load_dataset("imagefolder", data_dir=str(pictures_folder))
+    asked = []
+    monkeypatch.setattr(datasets, "load_dataset", lambda *arguments: asked.append(arguments) or rows)
+    assert len(load("owner/name").test) == 10
+    assert asked == [("owner/name",)]
+
+
 def folder_of(root, *files) -> None:
     for file in files:
         (root / file).parent.mkdir(parents=True, exist_ok=True)

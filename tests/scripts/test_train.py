@@ -17,6 +17,7 @@ from scripts import plot, predict, train
 from scripts.common.errors import UserError
 from scripts.common.recipe import load_recipe, read_recipe
 from scripts.common.run_folder import RunFolder, read_log
+from tests.clean_room import run_clean_room
 from tests.scripts.conftest import TINY, write_pictures
 
 
@@ -62,9 +63,21 @@ def test_a_run_leaves_all_that_it_promises(make_recipe, tmp_path):
     assert "pipeline_tag: image-classification" in card and f"{log(run, 'test')[0]['accuracy']:.4f}" in card
 
 
-def test_it_learns(make_recipe):
+FINAL_IN_A_CLEAN_ROOM = """
+    import sys
+    from transformers import pipeline
+
+    classify = pipeline("image-classification", model=sys.argv[1], trust_remote_code=True)
+    for name in ("cat", "dog"):
+        assert classify(f"{sys.argv[2]}/{name}/0.png")[0]["label"] == name
+"""
+
+
+def test_it_learns_and_the_final_folder_needs_no_package(make_recipe, pictures_folder, tmp_path):
     run = train.train(make_recipe("run.epochs=6"))
     assert log(run, "test")[0]["accuracy"] == 1.0
+    done = run_clean_room(FINAL_IN_A_CLEAN_ROOM, run.final, pictures_folder / "test", home=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 class Killed(Exception):
