@@ -113,6 +113,7 @@ def train(recipe: Recipe, resume: bool = False) -> RunFolder:
                 optimizer.zero_grad()
         step, steps, seconds = step + 1, steps + 1, seconds + time.perf_counter() - began
         epoch, is_last = step * batch_size / size, step == total_steps
+        report.advance()
 
         if step % recipe.run.log_every == 0 or is_last:
             mean_loss = accelerator.reduce(torch.tensor(loss_sum / steps, device=accelerator.device), "mean").item()

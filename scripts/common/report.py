@@ -23,7 +23,7 @@ def describe(splits: Splits, model: nn.Module, accelerator: Accelerator, step: i
 
 
 class Reporter:
-    """Log, terminal and progress bar: `report(split, step, epoch, **values)`. In the main process only."""
+    """Progress bar, log and terminal: `advance()` each step, `report(split, step, epoch, **values)`. Main process only."""
 
     def __init__(self, run: RunFolder, accelerator: Accelerator, step: int, total_steps: int):
         self.run, self.is_main = run, accelerator.is_main_process
@@ -36,12 +36,14 @@ class Reporter:
             return
         self.run.log(split=split, step=step, epoch=round(epoch, 4), **values)
         text = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
-        self.bar.update(step - self.bar.n)
         if split == "train" and not self.bar.disable:
             self.bar.set_postfix_str(text)
         else:
             self.bar.write(f"step {step:6}  epoch {epoch:6.2f}  {split:10}  {text}")
             sys.stdout.flush()
+
+    def advance(self) -> None:
+        self.bar.update()
 
     def close(self) -> None:
         self.bar.close()
