@@ -28,4 +28,4 @@ $(INSTALLED): pyproject.toml
 	touch $(INSTALLED)
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) $(DEMO)

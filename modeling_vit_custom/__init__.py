@@ -33,15 +33,20 @@ AUTO_MODELS = {
     AutoBackbone: ViTCustomBackbone,
 }
 
-AutoConfig.register(ViTCustomConfig.model_type, ViTCustomConfig, exist_ok=True)
-for auto_class, model_class in AUTO_MODELS.items():
-    auto_class.register(ViTCustomConfig, model_class, exist_ok=True)
-    model_class.register_for_auto_class(auto_class.__name__)  # so that what is saved carries the code
-AutoImageProcessor.register(
-    ViTCustomConfig, image_processor_classes={"torchvision": ViTCustomImageProcessor}, exist_ok=True
-)
-ViTCustomConfig.register_for_auto_class()
-ViTCustomImageProcessor.register_for_auto_class()
+
+def register() -> None:
+    """Makes transformers' Auto classes know ours, and what is saved carry the code."""
+    AutoConfig.register(ViTCustomConfig.model_type, ViTCustomConfig, exist_ok=True)
+    ViTCustomConfig.register_for_auto_class()
+    for auto_class, model_class in AUTO_MODELS.items():
+        auto_class.register(ViTCustomConfig, model_class, exist_ok=True)
+        model_class.register_for_auto_class(auto_class.__name__)
+    processors = {"torchvision": ViTCustomImageProcessor}
+    AutoImageProcessor.register(ViTCustomConfig, image_processor_classes=processors, exist_ok=True)
+    ViTCustomImageProcessor.register_for_auto_class()
+
+
+register()
 
 __all__ = [
     "VARIANTS",

@@ -62,8 +62,14 @@ FRAMEWORK_KEYS = {
     "transformers_weights",
     "use_cache",
 }
+DEFAULT_LABELS = 2  # of transformers, which leaves the names of so many out of the file
+NOT_THE_INVERSE = "label2id is not the inverse of id2label; leave label2id out to have it derived"
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
-MINIMUM = dict.fromkeys(["num_channels", "hidden_size", "num_hidden_layers", "num_attention_heads"], 1) | {
+MINIMUM = {
+    "num_channels": 1,
+    "hidden_size": 1,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
     "intermediate_size": 1,
     "num_register_tokens": 0,
 }
@@ -238,16 +244,16 @@ class ViTCustomConfig(BackboneConfigMixin, PreTrainedConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "ViTCustomConfig":
         """As in transformers, but fields given as keywords pass through the same checks as the file's own values."""
-        for key in kwargs.keys() - cls.field_names() - FRAMEWORK_KEYS:
-            if difflib.get_close_matches(key, cls.field_names(), cutoff=0.8):
-                raise ValueError(f"unknown configuration key {key!r}: {did_you_mean(key, list(cls.field_names()))}")
-        overrides = {key: kwargs.pop(key) for key in list(kwargs) if key in cls.field_names()}
-        replaced = (
-            {"id2label", "label2id"} - overrides.keys() if {"id2label", "label2id"} & overrides.keys() else set()
-        )
-        if kwargs.get("num_labels") not in (None, len(config_dict.get("id2label") or (0, 1))):
-            replaced = {"id2label", "label2id"}
-        config_dict = {key: value for key, value in config_dict.items() if key not in replaced}
+        fields = cls.field_names()
+        for key in sorted(kwargs.keys() - fields - FRAMEWORK_KEYS):
+            if difflib.get_close_matches(key, fields, cutoff=0.8):
+                raise ValueError(f"unknown configuration key {key!r}: {did_you_mean(key, list(fields))}")
+        overrides = {key: kwargs.pop(key) for key in list(kwargs) if key in fields}
+        if kwargs.get("num_labels") is None:
+            kwargs.pop("num_labels", None)
+        saved_labels = len(config_dict.get("id2label") or range(DEFAULT_LABELS))
+        if {"id2label", "label2id"} & overrides.keys() or kwargs.get("num_labels", saved_labels) != saved_labels:
+            config_dict = {key: value for key, value in config_dict.items() if key not in ("id2label", "label2id")}
         return super().from_dict({**config_dict, **overrides}, **kwargs)
 
     @classmethod
@@ -257,7 +263,8 @@ class ViTCustomConfig(BackboneConfigMixin, PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any):
         self._check_keys(kwargs)
-        kwargs = {key: value for key, value in kwargs.items() if key != "num_labels" or value is not None}
+        if kwargs.get("num_labels") is None:
+            kwargs.pop("num_labels", None)
         self._name_labels(kwargs.get("num_labels"))
         out_features, out_indices = kwargs.pop("out_features", None), kwargs.pop("out_indices", None)
         kwargs["auto_map"] = {**AUTO_MAP, **(kwargs.pop("auto_map", None) or {})}
@@ -270,38 +277,40 @@ class ViTCustomConfig(BackboneConfigMixin, PreTrainedConfig):
             self.set_output_features_output_indices(out_features, out_indices)
 
     def _name_labels(self, num_labels: int | None) -> None:
-        """Makes `id2label`, `label2id` and `num_labels` agree, or says how they don't."""
+        """Derives of `id2label` and `label2id` the one that isn't given, and compares them with `num_labels`."""
         if num_labels is not None and (type(num_labels) is not int or num_labels < 0):
             raise ValueError(f"num_labels={num_labels!r}: expected a whole number, 0 for a model without classifier")
+        given = self.label2id
         for name in ("id2label", "label2id"):
             if not isinstance(getattr(self, name), dict | None):
                 raise ValueError(f"{name} must be a table of class numbers and names, got {getattr(self, name)!r}")
-        if self.id2label is None and self.label2id is not None:
-            self.id2label = {index: label for label, index in self.label2id.items()}
+        if self.id2label is None and given is not None:
+            self.id2label = {index: label for label, index in given.items()}
         if self.id2label is None:
             return
         names = {int(index): name for index, name in self.id2label.items() if str(index).isdecimal()}
-        if len(names) < len(self.id2label) or not all(isinstance(name, str) for name in names.values()):
+        if len(names) < len(self.id2label):
             raise ValueError(
                 f"id2label must be a table of class numbers and names, {{0: 'cat', ...}}; got {self.id2label}"
             )
-        if sorted(names) != list(range(len(names))):
-            raise ValueError(
-                f"id2label must number the classes 0 to {len(names) - 1} without gaps, got {sorted(names)}"
-            )
-        if len(set(names.values())) < len(names):
-            twice = next(name for name in names.values() if list(names.values()).count(name) > 1)
-            raise ValueError(f"id2label has the name {twice!r} twice; make the names of the classes distinct")
         if num_labels is not None and num_labels != len(names):
             raise ValueError(f"num_labels={num_labels} but id2label has {len(names)} names; leave one of them out")
-        label2id = {name: index for index, name in names.items()}
-        if self.label2id is not None and {name: int(i) for name, i in self.label2id.items()} != label2id:
-            raise ValueError("label2id is not the inverse of id2label; leave label2id out to have it derived")
-        self.id2label, self.label2id = names, label2id
+        if given is not None and {name: int(index) for name, index in given.items()} != {
+            n: i for i, n in names.items()
+        }:
+            raise ValueError(NOT_THE_INVERSE)
+        self.id2label = names
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        """Setting `id2label` sets `label2id` too."""
+        super().__setattr__(key, value)
+        if key == "id2label" and isinstance(value, dict):
+            super().__setattr__("label2id", {name: index for index, name in value.items()})
 
     def validate_architecture(self) -> None:
         """Checks ranges and relations of the fields. Runs at construction, when a model is built and when saving."""
         self._check_keys(vars(self))
+        self._check_labels()
         self._check_ranges()
         self._check_geometry()
         self._check_tokens_and_pooling()
@@ -309,9 +318,23 @@ class ViTCustomConfig(BackboneConfigMixin, PreTrainedConfig):
 
     def _check_keys(self, keys: Iterable[str]) -> None:
         known = self.field_names()
-        for key in sorted(keys):
-            if key not in known | FRAMEWORK_KEYS and not key.startswith("_"):
-                raise ValueError(f"unknown configuration key {key!r}: {did_you_mean(key, list(known))}")
+        unknown = sorted(key for key in keys if key not in known | FRAMEWORK_KEYS and not key.startswith("_"))
+        if unknown:
+            raise ValueError(f"unknown configuration key {unknown[0]!r}: {did_you_mean(unknown[0], list(known))}")
+
+    def _check_labels(self) -> None:
+        names = self.id2label
+        if not all(isinstance(name, str) for name in names.values()):
+            raise ValueError(f"id2label must be a table of class numbers and names, {{0: 'cat', ...}}; got {names}")
+        if sorted(names) != list(range(len(names))):
+            raise ValueError(
+                f"id2label must number the classes 0 to {len(names) - 1} without gaps, got {sorted(names)}"
+            )
+        if len(set(names.values())) < len(names):
+            twice = next(name for name in names.values() if list(names.values()).count(name) > 1)
+            raise ValueError(f"id2label has the name {twice!r} twice; make the names of the classes distinct")
+        if self.label2id != {name: index for index, name in names.items()}:
+            raise ValueError(NOT_THE_INVERSE)
 
     def _check_ranges(self) -> None:
         for name, minimum in MINIMUM.items():
@@ -328,20 +351,20 @@ class ViTCustomConfig(BackboneConfigMixin, PreTrainedConfig):
                 raise ValueError(f"{name}={getattr(self, name)} must be a positive number")
         if self.layerscale_value is not None and not abs(self.layerscale_value) < float("inf"):
             raise ValueError(f"layerscale_value={self.layerscale_value} must be a number, or None for no LayerScale")
-        if self.label_smoothing and self.problem_type not in (None, "single_label_classification"):
-            raise ValueError(
-                f"label_smoothing={self.label_smoothing} has no meaning for problem_type={self.problem_type!r}"
-            )
         if self.problem_type not in (None, *PROBLEM_TYPES):
             raise ValueError(
                 f"problem_type={self.problem_type!r}: {did_you_mean(str(self.problem_type), list(PROBLEM_TYPES))}"
+            )
+        if self.label_smoothing and self.problem_type not in (None, "single_label_classification"):
+            raise ValueError(
+                f"label_smoothing={self.label_smoothing} has no meaning for problem_type={self.problem_type!r}"
             )
 
     def _check_geometry(self) -> None:
         for name in ("image_size", "patch_size"):
             value = getattr(self, name)
-            sides = [value] if isinstance(value, int) else list(value)
-            if len(sides) > 2 or not sides or (not isinstance(value, int) and len(sides) < 2) or min(sides) < 1:
+            sides = [value] * 2 if isinstance(value, int) else value
+            if len(sides) != 2 or min(sides) < 1:
                 raise ValueError(f"{name}={value} must be a positive number of pixels, or two: (height, width)")
         for side, image, patch in zip(("height", "width"), pair(self.image_size), pair(self.patch_size), strict=True):
             if image % patch:
@@ -365,8 +388,9 @@ class ViTCustomConfig(BackboneConfigMixin, PreTrainedConfig):
                     "final_norm='pooled' needs a pooled vector, but pooling='none'; use final_norm='tokens'"
                 )
         if self.distillation_token:
-            wanted = {"class_token": True, "pooling": "cls", "final_norm": "tokens", "representation_size": None}
-            for name, value in {**wanted, "projection_dim": None}.items():
+            wanted = {"class_token": True, "pooling": "cls", "final_norm": "tokens"}
+            wanted |= {"representation_size": None, "projection_dim": None}
+            for name, value in wanted.items():
                 if getattr(self, name) != value:
                     raise ValueError(f"distillation_token=True needs {name}={value!r}, got {getattr(self, name)!r}")
 

@@ -13,12 +13,22 @@ from .configuration_vit_custom import ViTCustomConfig, pair
 from .positions_vit_custom import Rotary, relative_bias, resample_grid, rope_2d, sincos_1d, sincos_2d
 
 
-class NoPosition(nn.Module):
-    """No position at all. Also the base of the others: each overrides what it changes."""
+Embedded = tuple[Tensor, Rotary | None, Tensor | None]
+"""Tokens (B, T, D), and what attention needs of their positions: rotation and bias (1 or B, H, T, T), each or neither."""
+
+
+class Position(nn.Module):
+    """No position at all, and the base of the others: each overrides what it changes."""
 
     def __init__(self, config: ViTCustomConfig):
         super().__init__()
         self.config = config
+
+    def forward(self, x_BhwD: Tensor, prefix_1PD: Tensor) -> Embedded:
+        """Patches and prefix tokens as one sequence, prefix first, with their positions."""
+        prefix_BPD = self.add_to_prefix(prefix_1PD).expand(x_BhwD.shape[0], -1, -1)
+        x_BTD = torch.cat([prefix_BPD, self.add(x_BhwD).flatten(1, 2)], dim=1)
+        return x_BTD, self.rotary(x_BhwD), self.bias(x_BhwD)
 
     def add(self, x_BhwD: Tensor) -> Tensor:
         """The patches with their positions added."""
@@ -37,7 +47,7 @@ class NoPosition(nn.Module):
         return None
 
 
-class LearnedPosition(NoPosition):
+class LearnedPosition(Position):
     """A learned table, kept as a grid, and a learned row for the prefix tokens that have one (the paper's default)."""
 
     def __init__(self, config: ViTCustomConfig):
@@ -74,7 +84,7 @@ class Learned2DPosition(LearnedPosition):
         return x_BhwD + torch.cat([columns, rows], dim=-1)
 
 
-class SinCos1DPosition(NoPosition):
+class SinCos1DPosition(Position):
     """The fixed table of Vaswani et al. 2017 over the patches in row-major order."""
 
     def add(self, x_BhwD: Tensor) -> Tensor:
@@ -82,7 +92,7 @@ class SinCos1DPosition(NoPosition):
         return x_BhwD + sincos_1d(h * w, D, x_BhwD.dtype, x_BhwD.device).unflatten(0, (h, w)).to(x_BhwD.dtype)
 
 
-class SinCos2DPosition(NoPosition):
+class SinCos2DPosition(Position):
     """The fixed table of MAE or of big_vision; computed for the grid at hand, so never resampled."""
 
     def add(self, x_BhwD: Tensor) -> Tensor:
@@ -91,7 +101,7 @@ class SinCos2DPosition(NoPosition):
         return x_BhwD + table.to(x_BhwD.dtype)
 
 
-class RelativePosition(NoPosition):
+class RelativePosition(Position):
     """
     A learned bias per head over (dy, dx), the same in all blocks, as in BEiT's pre-training (Bao et al. 2021).
 
@@ -117,7 +127,7 @@ class RelativePosition(NoPosition):
         return torch.cat([prefix_rows, patch_rows], dim=1)[None]
 
 
-class Rope2DPosition(NoPosition):
+class Rope2DPosition(Position):
     """Queries and keys rotated by their place on the grid (DINOv3, Siméoni et al. 2025); prefix tokens are not."""
 
     def rotary(self, x_BhwD: Tensor) -> Rotary:
@@ -128,7 +138,7 @@ class Rope2DPosition(NoPosition):
 
 
 POSITIONS = {
-    "none": NoPosition,
+    "none": Position,
     "learned": LearnedPosition,
     "learned_2d": Learned2DPosition,
     "sincos_1d": SinCos1DPosition,
@@ -136,10 +146,6 @@ POSITIONS = {
     "relative": RelativePosition,
     "rope_2d": Rope2DPosition,
 }
-
-
-Embedded = tuple[Tensor, Rotary | None, Tensor | None]
-"""Tokens (B, T, D), and what attention needs of their positions: rotation and bias (1 or B, H, T, T), each or neither."""
 
 
 class ViTCustomPatchEmbeddings(nn.Module):
@@ -193,15 +199,13 @@ class ViTCustomEmbeddings(nn.Module):
         x_BhwD = self.patch_embeddings(pixel_values)
         if bool_masked_pos is not None:
             x_BhwD = self.mask(x_BhwD, bool_masked_pos)
-        x_BND = self.position.add(x_BhwD).flatten(1, 2)
-        prefix_BPD = self.position.add_to_prefix(self.prefix_tokens()).expand(x_BND.shape[0], -1, -1)
-        x_BTD = self.dropout(torch.cat([prefix_BPD, x_BND], dim=1))
-        return x_BTD, self.position.rotary(x_BhwD), self.position.bias(x_BhwD)
+        x_BTD, rotary, bias = self.position(x_BhwD, self.prefix_tokens(x_BhwD))
+        return self.dropout(x_BTD), rotary, bias
 
-    def prefix_tokens(self) -> Tensor:
-        """(1, P, D), without positions."""
+    def prefix_tokens(self, x_BhwD: Tensor) -> Tensor:
+        """(1, P, D), without positions; none at all where the model has none."""
         tokens = (self.cls_token, self.distillation_token, self.register_tokens)
-        none = self.patch_embeddings.projection.weight.new_empty(1, 0, self.patch_embeddings.projection.out_channels)
+        none = x_BhwD.new_empty(1, 0, x_BhwD.shape[-1])
         return torch.cat([none, *(token for token in tokens if token is not None)], dim=1)
 
     def mask(self, x_BhwD: Tensor, bool_masked_pos: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from transformers.image_utils import (
     PILImageResampling,
     SizeDict,
     load_image,
+    pil_torch_interpolation_mapping,
 )
 from transformers.processing_utils import ImagesKwargs
 
@@ -32,9 +33,9 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 FRAMEWORK_KEYS = {"auto_map", "image_processor_type", "processor_class"}
 
 
-def load_picture(source: str | os.PathLike | bytes, name: str | None = None) -> Image.Image:
+def open_picture(source: str | os.PathLike | bytes, name: str | None = None) -> Image.Image:
     """
-    The picture in a file, or in the bytes of one, upright (EXIF) and in RGB; of several frames the first.
+    The picture in a file, or in the bytes of one, upright (EXIF) and decoded, in its own mode; of several frames the first.
 
     `name` is what an error calls the picture; the default is the path.
 
@@ -46,24 +47,37 @@ def load_picture(source: str | os.PathLike | bytes, name: str | None = None) -> 
     name = name or ("picture" if is_bytes else os.fspath(source))
     try:
         with Image.open(BytesIO(source) if is_bytes else source, formats=FORMATS) as picture:
-            return to_rgb(ImageOps.exif_transpose(picture))
+            upright = ImageOps.exif_transpose(picture)
     except (FileNotFoundError, IsADirectoryError, PermissionError):
         raise
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         trouble = "not a picture in one of the formats " + ", ".join(FORMATS)
         trouble = trouble if isinstance(error, Image.UnidentifiedImageError) else str(error)
         raise ValueError(f"{name}: cannot be decoded: {trouble}") from error
+    upright.filename = name
+    return upright
 
 
 def to_rgb(picture: Image.Image) -> Image.Image:
-    """A picture in RGB; 16-bit grey is scaled to 8 bits, where Pillow's own conversion would clip it to white."""
+    """
+    A picture in RGB; 16-bit grey is scaled to 8 bits, where Pillow's own conversion would clip it to white.
+
+    Raises:
+        `ValueError`: for a mode of numbers without a known range.
+    """
     if picture.mode.startswith("I;16"):
         picture = Image.fromarray((np.asarray(picture) / 257).round().astype(np.uint8))
     if picture.mode in ("I", "F"):
+        name = getattr(picture, "filename", "picture")
         raise ValueError(
-            f"mode {picture.mode!r} says nothing of its range of values; save it with 8 or 16 bits a channel"
+            f"{name}: mode {picture.mode!r} says nothing of its range of values; save it with 8 or 16 bits"
         )
     return picture.convert("RGB")
+
+
+def load_picture(source: str | os.PathLike | bytes, name: str | None = None) -> Image.Image:
+    """The picture in a file, or in the bytes of one, in RGB; arguments and errors as for `open_picture` and `to_rgb`."""
+    return to_rgb(open_picture(source, name))
 
 
 class ViTCustomImageProcessorKwargs(ImagesKwargs, total=False):
@@ -106,11 +120,38 @@ class ViTCustomImageProcessor(TorchvisionBackend):
 
     def __init__(self, **kwargs: Any):
         known = set(self.valid_kwargs.__annotations__)
-        for key in sorted(kwargs.keys() - known - FRAMEWORK_KEYS):
-            raise ValueError(f"unknown image processor argument {key!r}: {did_you_mean(key, sorted(known))}")
+        unknown = sorted(kwargs.keys() - known - FRAMEWORK_KEYS)
+        if unknown:
+            raise ValueError(
+                f"unknown image processor argument {unknown[0]!r}: {did_you_mean(unknown[0], list(known))}"
+            )
+        for name in ("image_mean", "image_std"):
+            if isinstance(kwargs.get(name), (list, tuple)):
+                kwargs[name] = [float(value) for value in kwargs[name]]
+        if isinstance(kwargs.get("rescale_factor"), int):
+            kwargs["rescale_factor"] = float(kwargs["rescale_factor"])
         validate_typed_dict(self.valid_kwargs, {key: value for key, value in kwargs.items() if key in known})
         super().__init__(**kwargs)
         self._check_geometry(self.crop_pct, self.size, self.do_resize, self.do_center_crop)
+        self._check_values()
+
+    def _check_values(self) -> None:
+        mean, deviation = (
+            [value] if isinstance(value, float) else value for value in (self.image_mean, self.image_std)
+        )
+        if len(mean) != len(deviation):
+            raise ValueError(f"image_mean has {len(mean)} values and image_std {len(deviation)}; one for each channel")
+        for name, values in (("image_mean", mean), ("image_std", deviation)):
+            if not all(map(math.isfinite, values)) or (name == "image_std" and min(map(abs, values)) == 0):
+                raise ValueError(
+                    f"{name}={list(values)} must be finite numbers" + " other than 0" * (name == "image_std")
+                )
+        if self.resample not in pil_torch_interpolation_mapping:
+            raise ValueError(
+                f"resample={self.resample} is none of Pillow's: {sorted(map(int, pil_torch_interpolation_mapping))}"
+            )
+        if self.do_center_crop and self.crop_size is None:
+            raise ValueError("do_center_crop=True needs a crop_size of height and width")
 
     @classmethod
     def for_model(cls, config: ViTCustomConfig, **kwargs: Any) -> "ViTCustomImageProcessor":
@@ -127,9 +168,15 @@ class ViTCustomImageProcessor(TorchvisionBackend):
         """Opens what is a path or address; the rest is left as it is."""
         if isinstance(images, (list, tuple)):
             return [self.fetch_images(image) for image in images]
-        if isinstance(images, str) and images.startswith(("http://", "https://")):
+        if isinstance(images, str) and images.startswith(("http://", "https://", "data:")):
             return load_image(images)
-        return load_picture(images) if isinstance(images, (str, Path, bytes)) else images
+        return open_picture(images) if isinstance(images, (str, Path, bytes)) else images
+
+    def process_image(self, image: Any, do_convert_rgb: bool | None = None, **kwargs: Any) -> torch.Tensor:
+        """One picture, array or tensor as a tensor (C, height, width)."""
+        if do_convert_rgb and isinstance(image, Image.Image):
+            image = to_rgb(image)
+        return super().process_image(image, do_convert_rgb=do_convert_rgb, **kwargs)
 
     def _validate_preprocess_kwargs(self, **kwargs: Any) -> None:
         self._check_geometry(**{key: kwargs[key] for key in ("crop_pct", "size", "do_resize", "do_center_crop")})
@@ -181,4 +228,4 @@ class ViTCustomImageProcessor(TorchvisionBackend):
         return super()._preprocess(images, do_resize=do_resize, size=size, resample=resample, **kwargs)
 
 
-__all__ = ["ViTCustomImageProcessor", "load_picture"]
+__all__ = ["ViTCustomImageProcessor", "load_picture", "open_picture"]

@@ -230,29 +230,37 @@ class AttentionPool(nn.Module):
         return y_B1D[:, 0]
 
 
-class ClassPool(nn.Module):
-    """The class token: (B, D)."""
+class Pool(nn.Module):
+    """Base of the pools that take class token or patches out of the sequence."""
 
     def __init__(self, config: ViTCustomConfig):
         super().__init__()
         self.num_prefix_tokens = config.num_prefix_tokens
 
+    def mean(self, x_BTD: Tensor) -> Tensor:
+        """The mean of the patches, without prefix tokens."""
+        return x_BTD[:, self.num_prefix_tokens :].mean(dim=1)
+
+
+class ClassPool(Pool):
+    """The class token: (B, D)."""
+
     def forward(self, x_BTD: Tensor) -> Tensor:
         return x_BTD[:, 0]
 
 
-class MeanPool(ClassPool):
-    """The mean of the patches, without prefix tokens: (B, D)."""
+class MeanPool(Pool):
+    """The mean of the patches: (B, D)."""
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return x_BTD[:, self.num_prefix_tokens :].mean(dim=1)
+        return self.mean(x_BTD)
 
 
-class ClassMeanPool(ClassPool):
+class ClassMeanPool(Pool):
     """The class token and the mean of the patches, side by side (DINOv2's linear head): (B, 2D)."""
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return torch.cat([x_BTD[:, 0], x_BTD[:, self.num_prefix_tokens :].mean(dim=1)], dim=-1)
+        return torch.cat([x_BTD[:, 0], self.mean(x_BTD)], dim=-1)
 
 
 POOLINGS = {"cls": ClassPool, "mean": MeanPool, "cls_mean": ClassMeanPool, "map": AttentionPool}
@@ -336,6 +344,8 @@ class ViTCustomModel(ViTCustomPreTrainedModel):
         self.layers = nn.ModuleList(ViTCustomLayer(config, index) for index in range(config.num_hidden_layers))
         self.norm = build_norm(config, config.hidden_size) if config.final_norm == "tokens" else nn.Identity()
         self.pooler = ViTCustomPooler(config) if add_pooling_layer and config.pooling != "none" else None
+        if config.pooling == "map":
+            self._no_split_modules = [*self._no_split_modules, "AttentionPool"]
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -375,7 +385,8 @@ class ViTCustomModel(ViTCustomPreTrainedModel):
             x_BTD, weights_BHTT = layer(x_BTD, rotary, bias, keep_weights)
             if keep_states:
                 states.append(x_BTD)
-            weights.append(weights_BHTT)
+            if keep_weights:
+                weights.append(weights_BHTT)
         x_BTD = self.norm(x_BTD)
 
         return BaseModelOutputWithPooling(
@@ -478,6 +489,7 @@ class ViTCustomForImageClassification(ViTCustomPreTrainedModel):
 
 
 def refuse_patch_dropout(config: ViTCustomConfig, model: str) -> None:
+    """Raises `ValueError` if `config` leaves patches out, which `model` can't do without."""
     if config.patch_drop_rate:
         raise ValueError(f"{model} needs all patches: patch_drop_rate={config.patch_drop_rate} must be 0")
 

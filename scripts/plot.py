@@ -5,6 +5,7 @@ Figures of runs.
 """
 
 import argparse
+import math
 from pathlib import Path
 
 import matplotlib
@@ -63,7 +64,7 @@ def plot_predictions(
     scores, best = model.eval()(**inputs.to(model.device)).logits.softmax(dim=1).max(dim=1)
     model.train(was_training)
     columns = min(8, len(examples))
-    rows = -(-len(examples) // columns)
+    rows = math.ceil(len(examples) / columns)
     figure, axes = plt.subplots(rows, columns, figsize=(1.7 * columns, 2 * rows), layout="constrained", squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()

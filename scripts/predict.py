@@ -9,12 +9,11 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import AutoImageProcessor, AutoModelForImageClassification
 from transformers.utils.logging import disable_progress_bar
 
 from modeling_vit_custom import load_picture
-from scripts.common.errors import UserError, one_line
-from scripts.common.model import check_source
+from scripts.common.errors import UserError
+from scripts.common.model import load_model
 
 
 @torch.no_grad()
@@ -25,18 +24,17 @@ def predict(source: str, paths: list[Path], top_k: int) -> tuple[dict[Path, list
     Raises:
         `UserError`: if there is no such model.
     """
-    check_source(source)
-    try:
-        model = AutoModelForImageClassification.from_pretrained(source).eval()
-        processor = AutoImageProcessor.from_pretrained(source)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{source}: {one_line(error)}") from error
+    model, processor = load_model(source)
+    model.eval()
     found, unread = {}, {}
     for path in paths:
         try:
             picture = load_picture(path)
-        except (OSError, ValueError) as error:
-            unread[path] = one_line(error)
+        except ValueError as error:
+            unread[path] = str(error)
+            continue
+        except OSError as error:
+            unread[path] = f"{path}: {error.strerror}"
             continue
         scores = model(**processor(picture, return_tensors="pt")).logits.softmax(dim=1)[0]
         best = scores.topk(min(top_k, len(scores)))

@@ -5,7 +5,7 @@ Trains an image classifier with Accelerate, on one CPU or many GPUs.
     python -m scripts.train --recipe finetune --set data.train=path/to/folder
     accelerate launch -m scripts.train --recipe finetune --set data.train=path/to/folder
 
-Every random draw of training is a function of the seed and of the step or sample, so a resumed run equals an uninterrupted
+Every random draw of training is a function of seed, step and sample (dropout's of part and process too), so a resumed run equals an uninterrupted
 one without the state of any generator being saved.
 """
 
@@ -14,7 +14,6 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -29,13 +28,13 @@ from transformers.utils.logging import disable_progress_bar as disable_transform
 from scripts.common.augment import eval_transform, train_transform
 from scripts.common.card import write_card
 from scripts.common.data import PictureDataset, SampleStream, Splits, load_splits, mix
-from scripts.common.errors import UserError, one_line
+from scripts.common.errors import UserError, as_user_error, one_line
 from scripts.common.metrics import evaluate
 from scripts.common.model import build_model, load_model
 from scripts.common.optim import build_optimizer, set_lr
-from scripts.common.recipe import Recipe, load_recipe, recipe_names
+from scripts.common.recipe import Recipe, field_paths, load_recipe, recipe_names
 from scripts.common.report import Reporter, describe
-from scripts.common.run_folder import RunFolder, read_log
+from scripts.common.run_folder import RunFolder, atomic, read_log
 from scripts.common.schedule import lr_factor
 from scripts.plot import plot_curves, plot_predictions
 
@@ -66,7 +65,7 @@ def train(recipe: Recipe, resume: bool = False) -> RunFolder:
     if checkpoint is None:
         model, processor = build_model(recipe.model, splits.names)
     else:
-        model, processor = load_model(str(checkpoint), splits.names, {})
+        model, processor = load_model(str(checkpoint), splits.names)
     optimizer = build_optimizer(model, recipe.optim)
     if checkpoint is not None:
         optimizer.load_state_dict(torch.load(checkpoint / "optimizer.pt", weights_only=True))
@@ -82,7 +81,7 @@ def train(recipe: Recipe, resume: bool = False) -> RunFolder:
     stream = SampleStream(size, recipe.run.seed, step * batch_size, total_steps * batch_size)
     pictures = PictureDataset(splits.train, train_transform(recipe.augment, processor), recipe.run.seed)
     train_loader = DataLoader(pictures, batch_size=part, sampler=stream, num_workers=recipe.data.workers)
-    validation_loader = eval_loader(splits.validation, processor, recipe)
+    validation_loader = eval_loader(splits.validation, processor, part, recipe.data.workers)
     model, optimizer, train_loader, validation_loader = accelerator.prepare(
         model, optimizer, train_loader, validation_loader
     )
@@ -106,9 +105,10 @@ def train(recipe: Recipe, resume: bool = False) -> RunFolder:
                 torch.manual_seed(mix(*seeds))  # of dropout and stochastic depth
                 loss = model(**batch).loss
                 accelerator.backward(loss)
+                loss_sum += finite(loss, "loss", step, run) / recipe.optim.accumulation_steps
                 if accelerator.sync_gradients:
-                    grad_norm = accelerator.clip_grad_norm_(model.parameters(), recipe.optim.clip_norm)
-                loss_sum += finite(loss, step, run) / recipe.optim.accumulation_steps
+                    norm = accelerator.clip_grad_norm_(model.parameters(), recipe.optim.clip_norm)
+                    grad_norm = finite(norm, "norm of the gradients", step, run)
                 optimizer.step()
                 optimizer.zero_grad()
         step, steps, seconds = step + 1, steps + 1, seconds + time.perf_counter() - began
@@ -118,18 +118,20 @@ def train(recipe: Recipe, resume: bool = False) -> RunFolder:
         if step % recipe.run.log_every == 0 or is_last:
             mean_loss = accelerator.reduce(torch.tensor(loss_sum / steps, device=accelerator.device), "mean").item()
             rate = steps * batch_size / seconds
-            report("train", step, epoch, loss=mean_loss, lr=lr, grad_norm=float(grad_norm), images_per_second=rate)
+            report("train", step, epoch, loss=mean_loss, lr=lr, grad_norm=grad_norm, images_per_second=rate)
             loss_sum, seconds, steps = 0.0, 0.0, 0
         if step % eval_every == 0 or is_last:
-            report("validation", step, epoch, **evaluate(model, validation_loader, accelerator).summary())
+            report("validation", step, epoch, **evaluate(model, validation_loader, accelerator))
         if (step % save_every == 0 or is_last) and accelerator.is_main_process:
-            write = checkpoint_writer(accelerator, model, processor, optimizer, state_of(splits, step))
-            run.save_checkpoint(step, write, recipe.run.keep)
+            with run.new_checkpoint(step, recipe.run.keep) as folder:
+                save_model(folder, accelerator.unwrap_model(model), processor)
+                torch.save(optimizer.state_dict(), folder / "optimizer.pt")
+                (folder / "state.json").write_text(json.dumps(state_of(splits, step)))
 
     # --- Test, figures, final folder ----------------------------------------------------------------------------------
     if splits.test is not None:
-        loader = accelerator.prepare(eval_loader(splits.test, processor, recipe))
-        report("test", step, epoch, **evaluate(model, loader, accelerator).summary())
+        loader = accelerator.prepare(eval_loader(splits.test, processor, part, recipe.data.workers))
+        report("test", step, epoch, **evaluate(model, loader, accelerator))
     report.close()
     if accelerator.is_main_process:
         finish(recipe, run, accelerator.unwrap_model(model), processor, splits)
@@ -149,21 +151,20 @@ def part_size(recipe: Recipe, processes: int) -> int:
     return recipe.optim.batch_size // parts
 
 
-def eval_loader(rows: Dataset, processor: BaseImageProcessor, recipe: Recipe) -> DataLoader:
+def eval_loader(rows: Dataset, processor: BaseImageProcessor, batch_size: int, workers: int) -> DataLoader:
     """All rows once, in order, as the image processor gives them."""
-    pictures = PictureDataset(rows, eval_transform(processor))
-    return DataLoader(pictures, batch_size=recipe.optim.batch_size, num_workers=recipe.data.workers)
+    return DataLoader(PictureDataset(rows, eval_transform(processor)), batch_size=batch_size, num_workers=workers)
 
 
-def finite(loss: torch.Tensor, step: int, run: RunFolder) -> float:
-    """The loss as a number; a `UserError` if it is none, before the optimiser moves."""
-    value = loss.item()
-    if not math.isfinite(value):
+def finite(value: torch.Tensor, what: str, step: int, run: RunFolder) -> float:
+    """`value` as a number; a `UserError` if it is none, before the optimiser moves."""
+    number = value.item()
+    if not math.isfinite(number):
         raise UserError(
-            f"the loss is {value} at step {step}: lower optim.lr or look at the pictures; {run.path} keeps the "
-            "checkpoints made before"
+            f"the {what} is {number} at step {step}: lower optim.lr or look at the pictures; {run.path} keeps the checkpoints "
+            "made before"
         )
-    return value
+    return number
 
 
 def state_of(splits: Splits, step: int) -> dict:
@@ -176,7 +177,8 @@ def resume_point(run: RunFolder, splits: Splits) -> tuple[int, Path | None]:
     checkpoint = run.last_checkpoint()
     if checkpoint is None:
         return 0, None
-    state = json.loads((checkpoint / "state.json").read_text())
+    with as_user_error(f"{checkpoint} cannot be read; delete it to go on from the one before"):
+        state = json.loads((checkpoint / "state.json").read_text())
     for key, value in state_of(splits, state["step"]).items():
         if state[key] != value:
             raise UserError(
@@ -186,55 +188,40 @@ def resume_point(run: RunFolder, splits: Splits) -> tuple[int, Path | None]:
     return state["step"], checkpoint
 
 
-def checkpoint_writer(
-    accelerator: Accelerator,
-    model: nn.Module,
-    processor: BaseImageProcessor,
-    optimizer: torch.optim.Optimizer,
-    state: dict,
-) -> Callable[[Path], None]:
-    """A function that writes a checkpoint: a model folder, the optimiser's state and the run's."""
-
-    def write(folder: Path) -> None:
-        accelerator.unwrap_model(model).save_pretrained(folder)
-        processor.save_pretrained(folder)
-        torch.save(optimizer.state_dict(), folder / "optimizer.pt")
-        (folder / "state.json").write_text(json.dumps(state))
-
-    return write
+def save_model(folder: Path, model: nn.Module, processor: BaseImageProcessor) -> None:
+    """Writes a model folder: weights, configuration, code and image processor."""
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
 
 
 def finish(recipe: Recipe, run: RunFolder, model: nn.Module, processor: BaseImageProcessor, splits: Splits) -> None:
     """The final folder, then figures and example pictures of the test split or, without one, the validation split."""
     log = read_log(run.path)
 
-    def write(folder: Path) -> None:
-        model.save_pretrained(folder)
-        processor.save_pretrained(folder)
+    with atomic(run.final) as folder:
+        save_model(folder, model, processor)
         write_card(folder / "README.md", recipe, model, splits, log)
-
-    run.save_final(write)
     kind, rows = ("validation", splits.validation) if splits.test is None else ("test", splits.test)
     pictures, count = PictureDataset(rows, eval_transform(processor)), min(EXAMPLES, len(rows))
     spread = [index * len(rows) // count for index in range(count)]
     examples = [(pictures.picture(index), splits.names[rows[index]["label"]]) for index in spread]
     run.save_examples(examples)
     plot_curves([run.path], run.path / "curves.png")
-    plot_predictions(model, processor, examples, run.path / "predictions.png")
+    with atomic(run.predictions) as path:
+        plot_predictions(model, processor, examples, path)
     result = next(entry for entry in reversed(log) if entry["split"] == kind)
     print(f"{kind} accuracy {result['accuracy']:.2%} on {result['pictures']} pictures")
-    for what, name in {
-        "model": "final",
-        "log": "metrics.jsonl",
-        "curves": "curves.png",
-        "predictions": "predictions.png",
-    }.items():
-        print(f"{what:12} {run.path / name}")
+    print(f"model        {run.final}")
+    print(f"log          {run.path / 'metrics.jsonl'}")
+    print(f"curves       {run.path / 'curves.png'}")
+    print(f"predictions  {run.predictions}")
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.train", description="Trains an image classifier as a recipe says."
+        prog="python -m scripts.train",
+        description="Trains an image classifier as a recipe says.",
+        epilog=f"Fields: {', '.join(field_paths(Recipe()))}. See scripts/common/recipe.py for what they mean.",
     )
     parser.add_argument("--recipe", required=True, help=f"one of: {', '.join(recipe_names())}")
     parser.add_argument(

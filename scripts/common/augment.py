@@ -34,12 +34,6 @@ def pixel_statistics(processor: BaseImageProcessor) -> tuple[list[float], list[f
 
 def train_transform(recipe: AugmentRecipe, processor: BaseImageProcessor) -> Callable[[Image.Image], torch.Tensor]:
     """A function of a picture, random by torch's generator: (C, height, width), normalised as the processor does."""
-    for name in ("crop_scale", "crop_ratio"):
-        low, high = getattr(recipe, name)
-        if low > high or (name == "crop_scale" and high > 1):
-            raise UserError(
-                f"augment.{name}={low, high}: expected a range, low first" + " and up to 1" * (name == "crop_scale")
-            )
     interpolation = pil_torch_interpolation_mapping[processor.resample]
     return v2.Compose([
         v2.RandomRotation(recipe.rotation, interpolation=InterpolationMode.BILINEAR),

@@ -16,7 +16,7 @@ TEXT = """---
 
 # {name}
 
-A Vision Transformer (`vit_custom`) with {parameters:,} parameters that tells {classes} classes apart: {names}.
+A `{model_type}` image classifier with {parameters:,} parameters that tells {classes} classes apart: {names}.
 
 | split | pictures | accuracy | loss |
 | --- | --- | --- | --- |
@@ -39,6 +39,12 @@ def escape(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]<>()#+!|~$&])", r"\\\1", text)
 
 
+def public_name(source: str) -> str:
+    """A source by its name alone if it is a path here, which is nobody else's business."""
+    path = Path(source).expanduser()
+    return path.name if path.exists() else source
+
+
 def write_card(path: Path, recipe: Recipe, model: nn.Module, splits: Splits, log: list[dict]) -> None:
     """Writes the card with the last result of each split in `log`."""
     name, last = Path(recipe.run.folder).name, {entry["split"]: entry for entry in log if entry["split"] != "train"}
@@ -52,14 +58,15 @@ def write_card(path: Path, recipe: Recipe, model: nn.Module, splits: Splits, log
         )
         for split, entry in last.items()
     ]  # fmt: skip
+    base_model = recipe.model.pretrained and public_name(recipe.model.pretrained)
     data = ModelCardData(
-        library_name="transformers", pipeline_tag="image-classification", tags=["vit_custom"], model_name=name,
+        library_name="transformers", pipeline_tag="image-classification", tags=[model.config.model_type], model_name=name, base_model=base_model,
         eval_results=results,
     )  # fmt: skip
     rows = [f"| {s} | {e['pictures']} | {e['accuracy']:.4f} | {e['loss']:.4f} |" for s, e in last.items()]
     shown = ", ".join(escape(label) for label in splits.names[:20]) + (", ..." if len(splits.names) > 20 else "")
     text = TEXT.format(
-        metadata=data.to_yaml(), name=name, parameters=sum(p.numel() for p in model.parameters()),
+        metadata=data.to_yaml(), name=name, model_type=model.config.model_type, parameters=sum(p.numel() for p in model.parameters()),
         classes=len(splits.names), names=shown, results="\n".join(rows), pictures=len(splits.train),
         epochs=recipe.run.epochs, batch_size=recipe.optim.batch_size, lr=recipe.optim.lr,
     )  # fmt: skip

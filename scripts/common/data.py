@@ -1,5 +1,6 @@
 """The splits of labelled pictures, and the order in which training sees them."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -39,7 +40,7 @@ def load_splits(recipe: DataRecipe, seed: int) -> Splits:
     if not recipe.train:
         raise UserError("data.train is not set: --set data.train=FOLDER, with a folder for each class in it")
     found = open_source(recipe.train)
-    train = prepare(found.get("train", next(iter(found.values()))), recipe.train, recipe)
+    train = prepare(choose(found, "train", recipe.train), recipe.train, recipe)
     names = train.features["label"].names
     if len(names) < 2:
         raise UserError(
@@ -47,11 +48,13 @@ def load_splits(recipe: DataRecipe, seed: int) -> Splits:
         )
 
     def other(source: str | None, kind: str) -> datasets.Dataset | None:
-        splits = open_source(source) if source else found
-        name = next((name for name in splits if SPLIT_NAMES.get(name.lower()) == kind), None)
-        if name is None and source:
-            name = next(iter(splits))
-        return None if name is None else prepare(splits[name], f"{source or recipe.train} ({name})", recipe, names)
+        if source is not None:
+            return prepare(choose(open_source(source), kind, source), source, recipe, names)
+        rows = found.get(kind)
+        if rows is not None and is_unlabelled(rows, recipe):
+            print(f"{recipe.train}: the {kind} split has no labels and is left out")
+            return None
+        return None if rows is None else prepare(rows, f"{recipe.train} ({kind})", recipe, names)
 
     test, validation = other(recipe.test, "test"), other(recipe.validation, "validation")
     if validation is None:
@@ -59,14 +62,26 @@ def load_splits(recipe: DataRecipe, seed: int) -> Splits:
     return Splits(train, validation, test, names)
 
 
+def choose(splits: datasets.DatasetDict, kind: str, source: str) -> datasets.Dataset:
+    """The split of a `kind`, or the only one that there is, unless it is named for another kind."""
+    only = next(iter(splits))
+    is_free = len(splits) == 1 and (only not in SPLIT_NAMES.values() or kind != "train")
+    if kind not in splits and not is_free:
+        raise UserError(f"{source} has the splits {list(splits)}, none of them for {kind}")
+    return splits.get(kind, splits[only])
+
+
+def is_unlabelled(rows: datasets.Dataset, recipe: DataRecipe) -> bool:
+    """Whether every label is missing or -1, as in the test splits of some public datasets."""
+    return recipe.label_column in rows.column_names and set(rows[recipe.label_column]) <= {None, -1}
+
+
 def prepare(
     rows: datasets.Dataset, source: str, recipe: DataRecipe, names: list[str] | None = None
-) -> datasets.Dataset | None:
+) -> datasets.Dataset:
     """
-    `rows` with undecoded pictures in `image` and class numbers in `label`, checked.
-
-    `names` are the classes to number them by, those of the rows if `None`. Rows without any label, as the test splits of
-    some public datasets have them, are left out as a whole.
+    `rows` with undecoded pictures in `image` and class numbers in `label`, checked; `names` are the classes to number them
+    by, those of the rows if `None`.
     """
     columns = {recipe.image_column: "image", recipe.label_column: "label"}
     for field, column in (("data.image_column", recipe.image_column), ("data.label_column", recipe.label_column)):
@@ -78,9 +93,6 @@ def prepare(
     if not isinstance(rows.features["image"], datasets.Image):
         raise UserError(f"column {recipe.image_column!r} of {source} holds no pictures but {rows.features['image']}")
     labels = label_names(rows, source)
-    if names is not None and set(labels) == {None}:
-        print(f"{source}: without labels, and left out")
-        return None
     missing = next((row for row, label in enumerate(labels) if label is None), None)
     if missing is not None:
         raise UserError(f"{source}: row {missing} has no label")
@@ -192,7 +204,7 @@ class SampleStream(Sampler):
         return self.stop - self.start
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        for epoch in range(self.start // self.size, -(-self.stop // self.size)):
+        for epoch in range(self.start // self.size, math.ceil(self.stop / self.size)):
             order = np.random.default_rng([self.seed, epoch]).permutation(self.size)
             first, last = max(0, self.start - epoch * self.size), min(self.size, self.stop - epoch * self.size)
             yield from ((epoch, int(index)) for index in order[first:last])

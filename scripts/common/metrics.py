@@ -1,6 +1,4 @@
-"""Accuracy and loss of a model on labelled pictures: sums and counts, divided once."""
-
-from dataclasses import dataclass
+"""Accuracy and loss of a model on labelled pictures: sums and a count, divided once."""
 
 import torch
 from accelerate import Accelerator
@@ -12,53 +10,27 @@ from torch.utils.data import DataLoader
 TOP = 5
 
 
-@dataclass(frozen=True)
-class Metrics:
-    """Sums over `count` pictures."""
-
-    count: int = 0
-    loss_sum: float = 0.0
-    correct: int = 0
-    correct_top: int = 0
-    classes: int = 0
-
-    def __add__(self, other: "Metrics") -> "Metrics":
-        return Metrics(
-            self.count + other.count,
-            self.loss_sum + other.loss_sum,
-            self.correct + other.correct,
-            self.correct_top + other.correct_top,
-            other.classes,
-        )
-
-    def summary(self) -> dict[str, float]:
-        """Means; top-5 accuracy only where there are more than five classes."""
-        means = {"loss": self.loss_sum / self.count, "accuracy": self.correct / self.count}
-        if self.classes > TOP:
-            means[f"top{TOP}_accuracy"] = self.correct_top / self.count
-        return {**means, "pictures": self.count}
-
-
-def measure(logits: Tensor, labels: Tensor) -> Metrics:
-    """The sums of one batch: logits (B, classes), labels (B,)."""
-    best = logits.topk(min(TOP, logits.shape[1])).indices
-    hits = best == labels[:, None]
-    losses = F.cross_entropy(logits.float(), labels, reduction="sum")
-    return Metrics(len(labels), losses.item(), int(hits[:, 0].sum()), int(hits.sum()), logits.shape[1])
+def measure(logits: Tensor, labels: Tensor) -> Tensor:
+    """Loss, hit and hit among the first five of each picture, (B, 3), of logits (B, classes) and labels (B,)."""
+    hits = logits.topk(min(TOP, logits.shape[1])).indices == labels[:, None]
+    losses = F.cross_entropy(logits.float(), labels, reduction="none")
+    return torch.stack([losses, hits[:, 0], hits.any(dim=1)], dim=1)
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, loader: DataLoader, accelerator: Accelerator) -> Metrics:
+def evaluate(model: nn.Module, loader: DataLoader, accelerator: Accelerator) -> dict[str, float]:
     """
-    Metrics over all pictures of a prepared `loader`, the same in every process; the copies that fill up the last batch
-    across processes are not counted.
+    Mean loss and accuracy over all pictures of a prepared `loader` and their number, the same in every process: the copies
+    that fill up the last batch across processes don't count. Top-5 accuracy where there are more than five classes.
     """
-    was_training = model.training
+    was_training, sums, count = model.training, torch.zeros(3, dtype=torch.float64), 0
     model.eval()
-    total = Metrics()
     for batch in loader:
         with accelerator.autocast():
             logits = model(pixel_values=batch["pixel_values"]).logits
-        total += measure(*accelerator.gather_for_metrics((logits, batch["labels"])))
+        rows = accelerator.gather_for_metrics(measure(logits, batch["labels"]))
+        sums, count = sums + rows.double().sum(dim=0).cpu(), count + len(rows)
     model.train(was_training)
-    return total
+    loss, accuracy, top_accuracy = (sums / count).tolist()
+    top = {f"top{TOP}_accuracy": top_accuracy} if logits.shape[1] > TOP else {}
+    return {"loss": loss, "accuracy": accuracy, **top, "pictures": count}

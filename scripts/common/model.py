@@ -13,7 +13,7 @@ from transformers import (
 )
 
 from modeling_vit_custom import ViTCustomConfig, ViTCustomForImageClassification, ViTCustomImageProcessor
-from scripts.common.errors import UserError, one_line
+from scripts.common.errors import UserError, as_user_error
 from scripts.common.recipe import ModelRecipe
 
 
@@ -34,8 +34,8 @@ def build_model(recipe: ModelRecipe, names: list[str]) -> tuple[PreTrainedModel,
     labels = {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
     if recipe.pretrained is not None:
         return load_model(recipe.pretrained, names, {**recipe.config, **labels})
-    fields = {**recipe.config, **labels}
-    try:
+    with as_user_error("model"):
+        fields = {**recipe.config, **labels}
         config = (
             ViTCustomConfig(**fields)
             if recipe.variant is None
@@ -43,49 +43,53 @@ def build_model(recipe: ModelRecipe, names: list[str]) -> tuple[PreTrainedModel,
         )
         check_channels(config.num_channels)
         return ViTCustomForImageClassification(config), ViTCustomImageProcessor.for_model(config)
-    except UserError:
-        raise
-    except Exception as error:  # the strict configuration's own
-        raise UserError(f"model: {one_line(error)}") from error
 
 
-def load_model(source: str, names: list[str], fields: dict[str, Any]) -> tuple[PreTrainedModel, BaseImageProcessor]:
-    """A classifier and its image processor from a folder or the Hub, with `fields` of its configuration changed."""
-    check_source(source)
-    try:
+def load_model(
+    source: str, names: list[str] | None = None, fields: dict[str, Any] | None = None
+) -> tuple[PreTrainedModel, BaseImageProcessor]:
+    """
+    An image classifier and its image processor from a folder or the Hub, in float32, with `fields` of its configuration set.
+
+    With `names`, its head may be new, one for so many classes; without, every weight must be in the file.
+    """
+    source = check_source(source)
+    with as_user_error(source):
         config = AutoConfig.from_pretrained(source)
-        unknown = sorted(key for key in fields if not hasattr(config, key))
+        unknown = sorted(key for key in fields or {} if not hasattr(config, key))
         if unknown:
             raise UserError(f"model.config.{unknown[0]}: {type(config).__name__} of {source} has no such field")
         check_channels(getattr(config, "num_channels", 3))
         model, info = AutoModelForImageClassification.from_pretrained(
-            source, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True, **fields
+            source, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True, **(fields or {})
         )
         processor = AutoImageProcessor.from_pretrained(source)
-    except UserError:
-        raise
-    except Exception as error:  # the loaders' own
-        raise UserError(f"{source}: {one_line(error)}") from error
     weights = model.state_dict()
     fresh = info["missing_keys"] | {name for name, *_ in info["mismatched_keys"]}
-    wrong = sorted(name for name in fresh if weights[name].shape[0] != len(names))
+    wrong = sorted(name for name in fresh if names is None or weights[name].shape[0] != len(names))
     if wrong:
-        raise UserError(
-            f"{source} does not fit: {', '.join(wrong[:3])} missing or of another shape; only a head may be new"
-        )
+        rest = "only a head may be new" if names else "this is no trained classifier"
+        raise UserError(f"{source} does not fit: {', '.join(wrong[:3])} missing or of another shape; {rest}")
     return model, processor
 
 
-def check_source(source: str) -> None:
-    """Raises `UserError` for what can be neither a folder with a model nor the id of one on the Hub."""
-    folder = Path(source)
+def check_source(source: str) -> str:
+    """
+    The folder of a model, or the id of one on the Hub.
+
+    Raises:
+        `UserError`: for what can be neither.
+    """
+    folder = Path(source).expanduser()
     if folder.is_dir() and not (folder / "config.json").exists():
         hint = f"; did you mean {folder / 'final'}?" if (folder / "final").is_dir() else ""
         raise UserError(f"{source} holds no model (no config.json){hint}")
     if not folder.is_dir() and source.count("/") != 1:
         raise UserError(f"{source}: no such folder, and no id of a model on the Hub (owner/name)")
+    return str(folder) if folder.is_dir() else source
 
 
 def check_channels(channels: int) -> None:
+    """Raises `UserError` for a model that takes no RGB."""
     if channels != 3:
-        raise UserError(f"num_channels={channels}: training reads pictures as RGB, which needs 3")
+        raise UserError(f"num_channels={channels}: pictures are read as RGB, which needs 3")

@@ -9,11 +9,12 @@ import dataclasses
 import importlib
 import json
 import pkgutil
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from modeling_vit_custom.configuration_vit_custom import did_you_mean
 from scripts import recipes
@@ -29,11 +30,20 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 STRICT = ConfigDict(extra="forbid")
 
 
-@dataclass(frozen=True)
+def low_first(span: tuple[float, float]) -> tuple[float, float]:
+    """A pair that is a range."""
+    if span[0] > span[1]:
+        raise ValueError("expected a range, the lower end first")
+    return span
+
+
+Range = Annotated[tuple[Positive, Positive], AfterValidator(low_first)]
+PartRange = Annotated[tuple[Positive, Annotated[Positive, Field(le=1)]], AfterValidator(low_first)]
+
+
+@dataclass(frozen=True, config=STRICT)
 class ModelRecipe:
     """What is trained."""
-
-    __pydantic_config__ = STRICT
 
     pretrained: str | None = None
     """Folder or Hub id of a model to start from; `None` starts from random weights."""
@@ -43,12 +53,10 @@ class ModelRecipe:
     """Further fields of the configuration, `--set model.config.drop_path_rate=0.1`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class DataRecipe:
     """What it is trained on. A source is a folder with a folder for each class, a dataset saved to disk, a parquet file
     or a folder of them, the name of a dataset on the Hub, or `sklearn:digits`."""
-
-    __pydantic_config__ = STRICT
 
     train: str = ""
     """Source of the training pictures, and of the other splits that it holds."""
@@ -64,15 +72,13 @@ class DataRecipe:
     """Processes that decode and augment; 0 does so in the main one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class AugmentRecipe:
     """How training pictures are varied. Size, mean and deviation come from the image processor."""
 
-    __pydantic_config__ = STRICT
-
-    crop_scale: tuple[Positive, Positive] = (0.2, 1.0)
+    crop_scale: PartRange = (0.2, 1.0)
     """Range of the area of the random crop."""
-    crop_ratio: tuple[Positive, Positive] = (0.75, 4 / 3)
+    crop_ratio: Range = (0.75, 4 / 3)
     """Range of the aspect ratio of the random crop."""
     horizontal_flip: Share = 0.5
     """Chance of a mirrored picture."""
@@ -81,11 +87,9 @@ class AugmentRecipe:
     policy: Literal["none", "rand_augment", "trivial_augment"] = "none"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class OptimRecipe:
     """How it is trained: AdamW (Loshchilov and Hutter 2019)."""
-
-    __pydantic_config__ = STRICT
 
     batch_size: Count = 64
     """Pictures in an optimiser step, over all processes and accumulated parts."""
@@ -100,11 +104,9 @@ class OptimRecipe:
     """Largest norm of the gradients."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class ScheduleRecipe:
     """The learning rate as a share of its peak: a linear rise, then a fall."""
-
-    __pydantic_config__ = STRICT
 
     kind: Literal["cosine", "linear", "constant"] = "cosine"
     warmup: Share = 0.05
@@ -113,11 +115,9 @@ class ScheduleRecipe:
     """Share of the peak at the end."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class RunRecipe:
     """How long, how precisely, and where to."""
-
-    __pydantic_config__ = STRICT
 
     folder: str = "runs/run"
     epochs: Positive = 10.0
@@ -134,11 +134,9 @@ class RunRecipe:
     """Checkpoints kept."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Recipe:
     """A whole run."""
-
-    __pydantic_config__ = STRICT
 
     model: ModelRecipe = ModelRecipe()
     data: DataRecipe = DataRecipe()
@@ -223,8 +221,15 @@ def field_paths(node: Any, prefix: str = "") -> list[str]:
     return paths
 
 
+def as_json(value: Any) -> Any:
+    """A recipe, or a value in one, as its file holds it."""
+    value = dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value
+    return json.loads(json.dumps(value))
+
+
 def write_recipe(recipe: Recipe, path: Path) -> None:
-    path.write_text(json.dumps(dataclasses.asdict(recipe), indent=2) + "\n")
+    """Writes a recipe as JSON."""
+    path.write_text(json.dumps(as_json(recipe), indent=2) + "\n")
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -245,5 +250,5 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
             recipe = getattr(recipe, part)
         return recipe
 
-    pairs = [(path, value(old, path), value(new, path)) for path in field_paths(new)]
+    pairs = [(path, as_json(value(old, path)), as_json(value(new, path))) for path in field_paths(new)]
     return [f"{path}: {before!r} -> {after!r}" for path, before, after in pairs if before != after]

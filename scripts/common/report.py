@@ -11,7 +11,7 @@ from scripts.common.run_folder import RunFolder
 
 
 def describe(splits: Splits, model: nn.Module, accelerator: Accelerator, step: int, total_steps: int) -> None:
-    """What is about to happen, in two lines."""
+    """Prints the sizes of data, model and run."""
     counts = {"training": splits.train, "validation": splits.validation, "test": splits.test}
     pictures = ", ".join(f"{len(rows)} {name}" for name, rows in counts.items() if rows is not None)
     parameters = sum(parameter.numel() for parameter in model.parameters())

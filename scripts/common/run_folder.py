@@ -8,13 +8,26 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from PIL import Image
 
 from scripts.common.errors import UserError
 from scripts.common.recipe import Recipe, differences, read_recipe, write_recipe
+
+
+@contextmanager
+def atomic(target: Path) -> Iterator[Path]:
+    """Gives a path beside `target` to write a file or folder to, and renames it to `target` if nothing goes wrong."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="tmp-") as room:
+        written = Path(room) / target.name
+        yield written
+        if written.is_dir() and target.exists():
+            target.rename(Path(room) / "old")
+        written.replace(target)
 
 
 def read_log(folder: Path) -> list[dict]:
@@ -40,7 +53,7 @@ class RunFolder:
     """
 
     def __init__(self, recipe: Recipe, resume: bool = False):
-        self.path = Path(recipe.run.folder)
+        self.path = Path(recipe.run.folder).expanduser()
         if self.path.is_file():
             raise UserError(f"{self.path} is a file; set run.folder to a folder")
         if self.path.exists() and any(self.path.iterdir()):
@@ -83,8 +96,13 @@ class RunFolder:
         return self.path / "final"
 
     @property
+    def predictions(self) -> Path:
+        return self.path / "predictions.png"
+
+    @property
     def finished(self) -> bool:
-        return self.final.exists()
+        """Whether everything is there: the sheet of predictions is written last."""
+        return self.predictions.exists()
 
     def log(self, **values) -> None:
         """Adds a line to `metrics.jsonl`."""
@@ -98,20 +116,15 @@ class RunFolder:
     def last_checkpoint(self) -> Path | None:
         return next(reversed(self.checkpoints()), None)
 
-    def save_checkpoint(self, step: int, write: Callable[[Path], None], keep: int) -> None:
-        """Makes the checkpoint of `step` by `write(folder)`, whole or not at all, then deletes all but the last `keep`."""
+    @contextmanager
+    def new_checkpoint(self, step: int, keep: int) -> Iterator[Path]:
+        """A folder to write the checkpoint of `step` to, kept whole or not at all; then all but the last `keep` are deleted."""
         with atomic(self.path / "checkpoints" / f"step-{step:08d}") as folder:
             folder.mkdir()
-            write(folder)
+            yield folder
         for old in self.checkpoints()[:-keep]:
             with tempfile.TemporaryDirectory(dir=self.path / "checkpoints", prefix="tmp-") as trash:
                 old.rename(Path(trash) / old.name)  # gone at once, then deleted
-
-    def save_final(self, write: Callable[[Path], None]) -> None:
-        """Makes the final folder by `write(folder)`, whole or not at all."""
-        with atomic(self.final) as folder:
-            folder.mkdir()
-            write(folder)
 
     def save_examples(self, examples: list[tuple[Image.Image, str]]) -> None:
         """Writes pictures as files that name their class."""
@@ -120,23 +133,3 @@ class RunFolder:
         for index, (picture, label) in enumerate(examples):
             name = re.sub(r"[^\w.-]+", "_", label)
             picture.save(folder / f"{index:02}-{name}.png")
-
-
-class atomic:
-    """Gives a path beside `target` to write a file or folder to; renames it to `target` if nothing goes wrong."""
-
-    def __init__(self, target: Path):
-        self.target = target
-
-    def __enter__(self) -> Path:
-        self.target.parent.mkdir(parents=True, exist_ok=True)
-        self.room = Path(tempfile.mkdtemp(dir=self.target.parent, prefix="tmp-"))
-        return self.room / self.target.name
-
-    def __exit__(self, kind, error, trace) -> None:
-        if kind is None:
-            written = self.room / self.target.name
-            if written.is_dir() and self.target.exists():
-                self.target.rename(self.room / "old")
-            written.replace(self.target)
-        shutil.rmtree(self.room)

@@ -5,7 +5,7 @@ from pathlib import Path
 import datasets
 import numpy as np
 
-from scripts.common.errors import UserError, one_line
+from scripts.common.errors import UserError, as_user_error
 
 
 PICTURE_EXTENSIONS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -21,7 +21,7 @@ SPLIT_NAMES = {
 }
 
 
-def load_digits() -> datasets.DatasetDict:
+def open_digits() -> datasets.DatasetDict:
     """Scikit-learn's 1,797 scans of handwritten digits, 8 x 8 in 16 greys; a fifth of them, stratified, for the test."""
     from sklearn.datasets import load_digits
 
@@ -33,17 +33,18 @@ def load_digits() -> datasets.DatasetDict:
 
 
 def open_source(source: str) -> datasets.DatasetDict:
-    """The splits of a source, which is what [`DataRecipe`] says it may be."""
+    """The splits of a source, which is what [`DataRecipe`] says it may be, under the names that `SPLIT_NAMES` gives them."""
     if source == "sklearn:digits":
-        return load_digits()
+        return open_digits()
     path = Path(source).expanduser()
-    try:
+    with as_user_error(source):
         found = open_path(path) if path.exists() else open_hub(source)
-    except UserError:
-        raise
-    except Exception as error:  # whatever a reader of `datasets` raises
-        raise UserError(f"{source}: {one_line(error)}") from error
-    return found if isinstance(found, dict) else datasets.DatasetDict(train=found)
+    if isinstance(found, datasets.Dataset):
+        return datasets.DatasetDict(train=found)
+    splits = datasets.DatasetDict({SPLIT_NAMES.get(name.lower(), name): rows for name, rows in found.items()})
+    if len(splits) < len(found):
+        raise UserError(f"{source} holds two splits of one kind: {', '.join(found)}")
+    return splits
 
 
 def open_path(path: Path) -> datasets.DatasetDict | datasets.Dataset:
@@ -74,7 +75,7 @@ def open_picture_folder(root: Path) -> datasets.DatasetDict:
         )
     splits = splits or {root: "train"}
     if len(set(splits.values())) < len(splits):
-        raise UserError(f"{root} holds two folders for one split: {', '.join(folder.name for folder in splits)}")
+        raise UserError(f"{root} holds two splits of one kind: {', '.join(folder.name for folder in splits)}")
     return datasets.DatasetDict({name: open_class_folders(folder) for folder, name in splits.items()})
 
 
@@ -108,9 +109,8 @@ def is_picture(file: Path) -> bool:
 
 
 def open_hub(source: str) -> datasets.DatasetDict:
+    """A dataset on the Hub."""
     if source.count("/") != 1 or source.startswith((".", "~")):
         raise UserError(f"{source}: no such file or folder, and no name of a dataset on the Hub (owner/name)")
-    try:
+    with as_user_error(f"{source}: no such folder here, and it could not be loaded from the Hub"):
         return datasets.load_dataset(source)
-    except Exception as error:
-        raise UserError(f"{source}: no such folder here, and not to be had from the Hub: {one_line(error)}") from error

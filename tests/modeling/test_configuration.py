@@ -132,7 +132,8 @@ def test_overrides_at_load_are_checked_and_replace_labels(tmp_path):
 
 def test_the_same_number_of_labels_keeps_their_names(tmp_path):
     tiny_config(id2label={0: "a", 1: "b", 2: "c"}).save_pretrained(tmp_path)
-    assert AutoConfig.from_pretrained(tmp_path, num_labels=3).id2label == {0: "a", 1: "b", 2: "c"}
+    for count in (3, None):
+        assert AutoConfig.from_pretrained(tmp_path, num_labels=count).id2label == {0: "a", 1: "b", 2: "c"}
 
 
 def test_a_misspelt_override_is_not_ignored(tmp_path):

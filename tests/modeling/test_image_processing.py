@@ -100,10 +100,19 @@ def test_a_saved_processor_comes_back(options, tmp_path):
     assert torch.equal(*(p(photo(), return_tensors="pt").pixel_values for p in (loaded, processor)))
 
 
-def test_for_model_takes_the_model_s_size_and_channels():
+def test_for_model_takes_the_model_s_size_and_channels(tmp_path):
     assert dict(ViTCustomImageProcessor.for_model(tiny_config()).size) == {"height": 16, "width": 24}
     grey = ViTCustomImageProcessor.for_model(tiny_config(num_channels=1))
-    assert grey(photo(mode="L"), return_tensors="pt").pixel_values.shape == (1, 1, 16, 24)
+    photo(mode="L").save(tmp_path / "grey.png")
+    for source in (photo(mode="L"), tmp_path / "grey.png"):
+        assert grey(source, return_tensors="pt").pixel_values.shape == (1, 1, 16, 24)
+
+
+def test_whole_numbers_are_numbers():
+    processor = ViTCustomImageProcessor(image_mean=[0, 0, 0], image_std=[1, 1, 1], rescale_factor=1, do_resize=False)
+    assert torch.equal(
+        processor(photo(), return_tensors="pt").pixel_values[0], transforms.PILToTensor()(photo()).float()
+    )
 
 
 def test_a_whole_crop_fraction_may_be_an_integer():
@@ -115,19 +124,25 @@ def test_sixteen_bit_grey_is_scaled_not_clipped(tmp_path):
     Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "grey.png")
     assert Image.open(tmp_path / "grey.png").mode == "I;16"
     assert np.array_equal(load_picture(tmp_path / "grey.png"), Image.fromarray(grey).convert("RGB"))
+    processor = ViTCustomImageProcessor(do_resize=False)
+    expected = processor(Image.fromarray(grey), return_tensors="pt").pixel_values
+    for source in (tmp_path / "grey.png", Image.open(tmp_path / "grey.png")):
+        assert torch.equal(processor(source, return_tensors="pt").pixel_values, expected)
 
 
 @pytest.mark.parametrize("dtype, mode", [(np.float32, "F"), (np.int32, "I")])
 def test_values_without_a_range_are_refused(dtype, mode, tmp_path):
     Image.fromarray(np.asarray(photo(mode="L")).astype(dtype)).save(tmp_path / "grey.tiff")
-    with pytest.raises(ValueError, match=rf"grey\.tiff: cannot be decoded: mode '{mode}'"):
+    with pytest.raises(ValueError, match=rf"grey\.tiff: mode '{mode}' says nothing"):
         load_picture(tmp_path / "grey.tiff")
 
 
 @pytest.mark.parametrize("options, named", [
     ({"crop_pct": 0.0}, "crop_pct=0.0"), ({"crop_pct": 1.5}, "crop_pct=1.5"), ({"crop_pct": "0.9"}, "crop_pct"),
     ({"crop_pct": 0.9, "size": {"shortest_edge": 32}}, "crop_pct=0.9"),
-    ({"crop_pc": 0.9}, "crop_pc.*crop_pct"), ({"image_sdt": 1}, "image_std"),
+    ({"image_std": [0.0, 1.0, 1.0]}, "image_std"), ({"image_mean": [float("nan")] * 3}, "image_mean"),
+    ({"image_mean": [0.5, 0.5]}, "image_mean has 2 values"), ({"resample": 99}, "resample=99"),
+    ({"do_center_crop": True}, "crop_size"), ({"crop_pc": 0.9}, "crop_pc.*crop_pct"), ({"image_sdt": 1}, "image_std"),
     ({"size": {"height": -1, "width": 8}}, "height=-1"), ({"size": {"shortest_edge": 0}}, "shortest_edge=0"),
     ({"crop_pct": 0.9, "do_resize": False}, "do_resize"),
     ({"crop_pct": 0.9, "do_center_crop": True}, "do_center_crop"), ({"do_resize": "yes"}, "do_resize"),

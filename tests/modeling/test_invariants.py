@@ -1,6 +1,7 @@
 """What must hold of every model, whatever its axes."""
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -186,6 +187,22 @@ def test_attentions_are_real_under_every_implementation(options, implementation)
         assert weights.std() > 1e-3
     torch.testing.assert_close(outputs.logits, model(pictures()).logits, **CLOSE)
     assert model(pictures()).attentions is None
+
+
+def test_nobody_keeps_weights_that_nobody_asked_for():
+    model = tiny_model(ViTCustomModel)
+    model.set_attn_implementation("eager")
+    alive = []
+
+    def watch(module, inputs, output):
+        alive.append(weakref.ref(output[1]))
+
+    for layer in model.layers:
+        layer.attention.register_forward_hook(watch)
+    model.norm.register_forward_hook(lambda *_: alive.append([reference() for reference in alive]))
+    with torch.no_grad():
+        model(pictures())
+    assert len(alive) == 4 and sum(weights is not None for weights in alive[-1]) <= 1
 
 
 def test_attentions_and_states_can_be_asked_for_in_the_configuration():

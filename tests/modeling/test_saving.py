@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from safetensors import safe_open
 
 from modeling_vit_custom import (
@@ -179,6 +180,17 @@ def test_saving_over_the_folder_it_was_loaded_from(tmp_path):
     assert_equal(load(ViTCustomForImageClassification, tmp_path), expected)
 
 
+def test_labels_set_later_are_saved_as_a_pair(tmp_path):
+    model = tiny_model(num_labels=2)
+    model.config.id2label = {0: "cat", 1: "dog"}
+    assert model.config.label2id == {"cat": 0, "dog": 1}
+    model.save_pretrained(tmp_path)
+    assert ViTCustomForImageClassification.from_pretrained(tmp_path).config.label2id == {"cat": 0, "dog": 1}
+    model.config.label2id = {"cat": 1, "dog": 0}
+    with pytest.raises(Exception, match="not the inverse"):
+        model.save_pretrained(tmp_path)
+
+
 @varied
 def test_pickle_and_deepcopy(options):
     model = tiny_model(**options)
@@ -187,9 +199,35 @@ def test_pickle_and_deepcopy(options):
         assert torch.equal(twin(pictures()).logits, model(pictures()).logits)
 
 
-def test_layers_that_must_not_be_split_exist():
-    for model_class in CLASSES:
-        model = tiny_model(model_class)
+@varied
+def test_offloaded_weights_are_fetched_where_they_are_used(options):
+    """Accelerate's hooks stand at each module's call: weights that another module read would be missing."""
+    model, offloaded = tiny_model(**options), tiny_model(**options)
+    cpu_offload(offloaded, execution_device="cpu")
+    assert {parameter.device.type for parameter in offloaded.parameters()} == {"meta"}
+    assert torch.equal(offloaded(pictures()).logits, model(pictures()).logits)
+
+
+def test_disk_offload(tmp_path):
+    model = tiny_model()
+    model.save_pretrained(tmp_path / "model")
+    places = {
+        "vit.embeddings": "disk",
+        "vit.layers": "cpu",
+        "vit.norm": "disk",
+        "vit.pooler": "cpu",
+        "classifier": "cpu",
+    }
+    loaded = ViTCustomForImageClassification.from_pretrained(
+        tmp_path / "model", device_map=places, offload_folder=str(tmp_path / "offload")
+    )
+    assert torch.equal(loaded(pictures()).logits, model(pictures()).logits)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "map"])
+def test_layers_that_must_not_be_split_exist(pooling):
+    for model_class in CLASSES[:2] if pooling == "map" else CLASSES:
+        model = tiny_model(model_class, pooling=pooling)
         assert set(model._no_split_modules) <= {type(module).__name__ for module in model.modules()}
 
 

@@ -95,7 +95,7 @@ def test_splits_by_any_of_their_names(tmp_path):
 
 @pytest.mark.parametrize("files, named", [
     (("train/a/1.png", "train/b/1.png", "holdout/a/1.png"), "beside holdout"),
-    (("val/a/1.png", "valid/a/1.png", "train/a/1.png"), "two folders for one split"),
+    (("val/a/1.png", "valid/a/1.png", "train/a/1.png"), "two splits of one kind"),
     (("a/1.png", "b/1.png", "stray.png"), "stray.png lies in no folder of a class"),
     (("train/a/1.png", "train/b/1.png", "train/stray.png", "test/a/1.png"), "stray.png lies in no folder of a class"),
 ])  # fmt: skip
@@ -137,7 +137,7 @@ def test_a_test_split_without_labels_is_left_out(tmp_path, capsys):
     splits = {"train": rows_with([0, 1] * 4, names), "test": rows_with([-1] * 3, names)}
     datasets.DatasetDict(splits).save_to_disk(tmp_path / "rows")
     assert load(tmp_path / "rows").test is None
-    assert "(test): without labels, and left out" in capsys.readouterr().out
+    assert "the test split has no labels and is left out" in capsys.readouterr().out
 
 
 def test_other_splits_may_lack_classes_and_are_numbered_by_name(tmp_path):
@@ -145,6 +145,33 @@ def test_other_splits_may_lack_classes_and_are_numbered_by_name(tmp_path):
     folder_of(tmp_path / "test", "cow/1.png", "bee/1.png")
     splits = load(tmp_path / "train", test=str(tmp_path / "test"))
     assert [splits.names[label] for label in splits.test["label"]] == ["bee", "cow"]
+
+
+@pytest.mark.parametrize("splits, named", [
+    (("test",), "['test'], none of them for train"), (("validation", "test"), "none of them for train"),
+    (("a", "b"), "none of them for train"), (("training", "train"), "two splits of one kind"),
+])  # fmt: skip
+def test_nothing_but_training_pictures_is_trained_on(splits, named, tmp_path):
+    rows = rows_with([0, 1] * 4, datasets.ClassLabel(names=["a", "b"]))
+    datasets.DatasetDict(dict.fromkeys(splits, rows)).save_to_disk(tmp_path / "rows")
+    with pytest.raises(UserError, match=re.escape(named)):
+        load(tmp_path / "rows")
+
+
+def test_splits_of_a_dataset_go_by_any_of_their_names(tmp_path):
+    names = datasets.ClassLabel(names=["a", "b"])
+    rows = {"Training": rows_with([0, 1] * 4, names), "TEST": rows_with([0, 1], names), "val": rows_with([1], names)}
+    datasets.DatasetDict(rows).save_to_disk(tmp_path / "rows")
+    splits = load(tmp_path / "rows")
+    assert [len(rows) for rows in (splits.train, splits.validation, splits.test)] == [8, 1, 2]
+    datasets.DatasetDict(all=rows["Training"]).save_to_disk(tmp_path / "one")
+    assert len(load(tmp_path / "one").train) == 6
+
+
+def test_a_source_without_labels_that_was_asked_for_is_refused(pictures_folder, tmp_path):
+    rows_with([-1] * 3, datasets.ClassLabel(names=["cat", "dog"])).save_to_disk(tmp_path / "rows")
+    with pytest.raises(UserError, match="row 0 has no label"):
+        load(pictures_folder, test=str(tmp_path / "rows"))
 
 
 def test_a_source_named_for_a_split_is_taken_instead_of_the_training_source_s(pictures_folder, tmp_path):

@@ -4,10 +4,13 @@ import dataclasses
 import importlib
 
 import pytest
+from pydantic import ValidationError
 
 from scripts.common.errors import UserError
 from scripts.common.model import build_model
 from scripts.common.recipe import (
+    ModelRecipe,
+    OptimRecipe,
     Recipe,
     assign,
     differences,
@@ -57,6 +60,23 @@ def test_a_value_out_of_range_is_refused_by_name(assignment):
     with pytest.raises(UserError, match=f"--set {assignment.partition('=')[0]}=.*(greater|less|finite)") as caught:
         load_recipe("finetune", [assignment])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("assignment, named", [
+    ("augment.crop_scale=[0.9,0.2]", "lower end first"), ("augment.crop_scale=[0.5,2]", "less than or equal to 1"),
+    ("augment.crop_ratio=[2,1]", "lower end first"),
+])  # fmt: skip
+def test_ranges_the_wrong_way_round_are_refused(assignment, named):
+    with pytest.raises(UserError, match=named):
+        load_recipe("finetune", [assignment])
+
+
+def test_a_recipe_file_is_checked_like_the_command_line():
+    for options in ({"batch_size": 0}, {"lr": "fast"}, {"lrr": 1.0}):
+        with pytest.raises(ValidationError):
+            OptimRecipe(**options)
+    recipe = Recipe(model=ModelRecipe(config={"image_size": (16, 24)}))
+    assert differences(recipe, Recipe(model=ModelRecipe(config={"image_size": [16, 24]}))) == []
 
 
 def test_none_is_a_kind_of_position_too():

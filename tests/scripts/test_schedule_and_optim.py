@@ -22,15 +22,17 @@ def test_it_rises_to_the_peak_and_falls_to_the_end(kind, warmup):
     assert factors[rise] == max(factors) == 1
     assert all(0 < early < late for early, late in pairwise(factors[: rise + 1]))
     assert all(late <= early for early, late in pairwise(factors[rise:]))
-    assert factors[-1] == pytest.approx(1 if kind == "constant" else 0.1)
+    after = lr_factor(50, 50, schedule)
+    assert after == pytest.approx(1 if kind == "constant" else 0.1) and factors[-1] >= after
+    assert factors[-1] < 0.13 or kind == "constant"
 
 
 def test_the_linear_fall_is_transformers_s():
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     theirs = get_linear_schedule_with_warmup(optimizer, 0, 40)
     schedule = ScheduleRecipe(kind="linear", warmup=0.0)
-    for step in range(41):
-        assert lr_factor(step, 41, schedule) == pytest.approx(theirs.get_last_lr()[0])
+    for step in range(40):
+        assert lr_factor(step, 40, schedule) == pytest.approx(theirs.get_last_lr()[0])
         optimizer.step()
         theirs.step()
 
@@ -38,7 +40,7 @@ def test_the_linear_fall_is_transformers_s():
 @pytest.mark.parametrize("total", [1, 2, 3])
 def test_very_short_runs(total):
     factors = [lr_factor(step, total, ScheduleRecipe(warmup=0.5)) for step in range(total)]
-    assert all(0 <= factor <= 1 for factor in factors) and factors[0] > 0
+    assert all(0 < factor <= 1 for factor in factors)
 
 
 def test_only_weights_of_layers_decay_and_every_parameter_is_in_one_group():

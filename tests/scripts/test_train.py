@@ -2,17 +2,21 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from PIL import Image
 from safetensors.torch import load_file
 from transformers import AutoImageProcessor, AutoModelForImageClassification, ViTConfig, ViTForImageClassification
 
+from modeling_vit_custom import ViTCustomModel
 from scripts import plot, predict, train
 from scripts.common.errors import UserError
 from scripts.common.recipe import load_recipe, read_recipe
@@ -86,15 +90,17 @@ class Killed(Exception):
 
 def kill_after(monkeypatch, saves: int) -> None:
     """Ends the run right after its checkpoint number `saves`."""
-    save, done = RunFolder.save_checkpoint, []
+    new, done = RunFolder.new_checkpoint, []
 
+    @contextmanager
     def save_and_die(self, *arguments):
-        save(self, *arguments)
-        done.append(1)
+        with new(self, *arguments) as folder:
+            yield folder
+        done.append(folder)
         if len(done) == saves:
             raise Killed
 
-    monkeypatch.setattr(RunFolder, "save_checkpoint", save_and_die)
+    monkeypatch.setattr(RunFolder, "new_checkpoint", save_and_die)
 
 
 @pytest.mark.parametrize("options", [
@@ -153,12 +159,36 @@ def test_names_of_classes_may_hold_what_figures_and_cards_read_as_commands(make_
     assert len(list((run.path / "examples").iterdir())) == 2
 
 
-def test_nothing_cosmetic_can_cost_the_model(make_recipe, monkeypatch):
-    monkeypatch.setattr(train, "plot_curves", lambda *arguments: (_ for _ in ()).throw(Killed))
+@pytest.mark.parametrize("figure", ["plot_curves", "plot_predictions"])
+def test_nothing_cosmetic_can_cost_the_model_and_a_resume_makes_up_for_it(figure, make_recipe, monkeypatch):
     recipe = make_recipe("run.epochs=1")
-    with pytest.raises(Killed):
-        train.train(recipe)
-    assert RunFolder(recipe, resume=True).finished
+    with monkeypatch.context() as context:
+        context.setattr(train, figure, lambda *arguments: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            train.train(recipe)
+    run = RunFolder(recipe, resume=True)
+    model = AutoModelForImageClassification.from_pretrained(run.final)
+    assert not run.finished
+    resumed = train.train(recipe, resume=True)
+    assert resumed.finished and (resumed.path / "curves.png").exists() and (resumed.path / "examples").exists()
+    torch.testing.assert_close(weights(resumed.final), model.state_dict(), atol=0, rtol=0)
+
+
+def test_evaluation_needs_no_more_memory_than_a_part_of_training(make_recipe, monkeypatch):
+    sizes, make = [], train.eval_loader
+    monkeypatch.setattr(train, "eval_loader", lambda *a: sizes.append(a[2]) or make(*a))
+    train.train(make_recipe("run.epochs=1", "optim.accumulation_steps=4"))
+    assert sizes == [2, 2]
+
+
+@pytest.mark.parametrize("norm", ["nan", "inf"])
+def test_gradients_that_are_not_finite_move_no_weight(norm, make_recipe, monkeypatch):
+    moved = []
+    monkeypatch.setattr(Accelerator, "clip_grad_norm_", lambda *_: torch.tensor(float(norm)))
+    monkeypatch.setattr(torch.optim.AdamW, "step", lambda *_: moved.append(1))
+    with pytest.raises(UserError, match=f"the norm of the gradients is {norm} at step 0"):
+        train.train(make_recipe())
+    assert not moved
 
 
 def test_optimiser_and_durations_are_those_of_the_recipe(make_recipe, monkeypatch):
@@ -301,6 +331,7 @@ def test_another_library_s_model_trains_too(make_recipe, tmp_path):
     )
     run = train.train(make_recipe(f"model.pretrained={tmp_path / 'vit'}", "model.config={}", "run.epochs=1"))
     assert type(AutoModelForImageClassification.from_pretrained(run.final)) is ViTForImageClassification
+    assert "`vit` image classifier" in (run.final / "README.md").read_text()
 
 
 def test_bf16(make_recipe):
@@ -354,9 +385,10 @@ def test_a_folder_with_other_things_in_it_is_left_alone(pictures_folder, tmp_pat
     (["model.config.num_channels=1"], "num_channels=1"),
     (["model.variant=B/17"], "did you mean 'B/16'"),
     (["optim.batch_size=9", "optim.accumulation_steps=2"], "optim.batch_size=9"),
-    (["optim.lr=1e30"], "loss is"),
+    (["optim.lr=1e30"], " is nan at step"),
     (["model.config.num_labels=3"], "model.config.num_labels cannot be set"),
     (["augment.crop_scale=[0.9,0.2]"], "augment.crop_scale"),
+    (["model.pretrained=~/nowhere/at/all"], "no such folder"),
     (["run.folder=/dev/null/run"], "run.folder=/dev/null/run"),
 ])  # fmt: skip
 def test_bad_input_is_one_line_that_names_it(assignments, named, pictures_folder, tmp_path, capsys):
@@ -408,6 +440,42 @@ def test_predict_prints_a_table_and_fails_for_what_it_cannot_read(make_recipe, p
         ) as caught:
             predict.main([source, paths[0]])
         assert "\n" not in str(caught.value)
+
+
+def test_predict_refuses_what_is_no_trained_classifier(make_recipe, pictures_folder, tmp_path):
+    run = train.train(make_recipe("run.epochs=1"))
+    picture = str(pictures_folder / "test" / "cat" / "0.png")
+    ViTCustomModel.from_pretrained(run.final).save_pretrained(tmp_path / "base")
+    (tmp_path / "base" / "preprocessor_config.json").write_bytes((run.final / "preprocessor_config.json").read_bytes())
+    shutil.copytree(run.final, tmp_path / "torn")
+    (tmp_path / "torn" / "model.safetensors").write_bytes((run.final / "model.safetensors").read_bytes()[:1000])
+    shutil.copytree(run.final, tmp_path / "odd")
+    config = (run.final / "config.json").read_text().replace('"hidden_size": 16', '"hidden_size": "16"')
+    (tmp_path / "odd" / "config.json").write_text(config)
+    for name, named in (("base", "no trained classifier"), ("torn", "header"), ("odd", "hidden_size")):
+        with pytest.raises(SystemExit, match=f"error: .*/{name}.*{named}") as caught:
+            predict.main([str(tmp_path / name), picture])
+        assert "\n" not in str(caught.value)
+
+
+def test_predict_names_folders_and_missing_files(make_recipe, tmp_path, capsys):
+    run = train.train(make_recipe("run.epochs=1"))
+    with pytest.raises(SystemExit, match="1"):
+        predict.main([str(run.final), str(tmp_path), str(tmp_path / "nowhere.png")])
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert lines == [f"error: {tmp_path}: Is a directory", f"error: {tmp_path}/nowhere.png: No such file or directory"]
+
+
+def test_a_torn_state_is_named(make_recipe, monkeypatch):
+    recipe = make_recipe()
+    with monkeypatch.context() as context:
+        kill_after(context, saves=1)
+        with pytest.raises(Killed):
+            train.train(recipe)
+    checkpoint = RunFolder(recipe, resume=True).checkpoints()[-1]
+    (checkpoint / "state.json").write_text("{")
+    with pytest.raises(UserError, match=f"{checkpoint} cannot be read; delete it"):
+        train.train(recipe, resume=True)
 
 
 def test_plot_lays_runs_over_each_other(make_recipe, tmp_path, capsys):
