@@ -63,6 +63,7 @@ FRAMEWORK_KEYS = {
     "use_cache",
 }
 DEFAULT_LABELS = 2  # of transformers, which leaves the names of so many out of the file
+NO_LABEL_TABLE = "id2label must be a table of class numbers and names, {0: 'cat', ...}"
 NOT_THE_INVERSE = "label2id is not the inverse of id2label; leave label2id out to have it derived"
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 MINIMUM = {
@@ -290,22 +291,23 @@ class ViTCustomConfig(BackboneConfigMixin, PreTrainedConfig):
             return
         names = {int(index): name for index, name in self.id2label.items() if str(index).isdecimal()}
         if len(names) < len(self.id2label):
-            raise ValueError(
-                f"id2label must be a table of class numbers and names, {{0: 'cat', ...}}; got {self.id2label}"
-            )
+            raise ValueError(f"{NO_LABEL_TABLE}; got {self.id2label}")
         if num_labels is not None and num_labels != len(names):
             raise ValueError(f"num_labels={num_labels} but id2label has {len(names)} names; leave one of them out")
-        if given is not None and {name: int(index) for name, index in given.items()} != {
-            n: i for i, n in names.items()
-        }:
-            raise ValueError(NOT_THE_INVERSE)
         self.id2label = names
+        if given is not None and not self._is_inverse(given):
+            raise ValueError(NOT_THE_INVERSE)
+
+    def _is_inverse(self, label2id: dict) -> bool:
+        """Whether `label2id` gives each name of `id2label` its number, as a number or as text."""
+        numbers = {name: str(number) for name, number in label2id.items()}
+        return numbers == {name: str(index) for index, name in self.id2label.items() if isinstance(name, str)}
 
     def __setattr__(self, key: str, value: Any) -> None:
         """Setting `id2label` sets `label2id` too."""
         super().__setattr__(key, value)
         if key == "id2label" and isinstance(value, dict):
-            super().__setattr__("label2id", {name: index for index, name in value.items()})
+            super().__setattr__("label2id", {name: i for i, name in value.items() if isinstance(name, str)})
 
     def validate_architecture(self) -> None:
         """Checks ranges and relations of the fields. Runs at construction, when a model is built and when saving."""
@@ -325,7 +327,7 @@ class ViTCustomConfig(BackboneConfigMixin, PreTrainedConfig):
     def _check_labels(self) -> None:
         names = self.id2label
         if not all(isinstance(name, str) for name in names.values()):
-            raise ValueError(f"id2label must be a table of class numbers and names, {{0: 'cat', ...}}; got {names}")
+            raise ValueError(f"{NO_LABEL_TABLE}; got {names}")
         if sorted(names) != list(range(len(names))):
             raise ValueError(
                 f"id2label must number the classes 0 to {len(names) - 1} without gaps, got {sorted(names)}"
@@ -333,7 +335,7 @@ class ViTCustomConfig(BackboneConfigMixin, PreTrainedConfig):
         if len(set(names.values())) < len(names):
             twice = next(name for name in names.values() if list(names.values()).count(name) > 1)
             raise ValueError(f"id2label has the name {twice!r} twice; make the names of the classes distinct")
-        if self.label2id != {name: index for index, name in names.items()}:
+        if not self._is_inverse(self.label2id):
             raise ValueError(NOT_THE_INVERSE)
 
     def _check_ranges(self) -> None:

@@ -141,11 +141,10 @@ class ViTCustomImageProcessor(TorchvisionBackend):
         )
         if len(mean) != len(deviation):
             raise ValueError(f"image_mean has {len(mean)} values and image_std {len(deviation)}; one for each channel")
-        for name, values in (("image_mean", mean), ("image_std", deviation)):
-            if not all(map(math.isfinite, values)) or (name == "image_std" and min(map(abs, values)) == 0):
-                raise ValueError(
-                    f"{name}={list(values)} must be finite numbers" + " other than 0" * (name == "image_std")
-                )
+        if not all(map(math.isfinite, mean)):
+            raise ValueError(f"image_mean={list(mean)} must be finite numbers")
+        if not all(math.isfinite(value) and value for value in deviation):
+            raise ValueError(f"image_std={list(deviation)} must be finite numbers other than 0")
         if self.resample not in pil_torch_interpolation_mapping:
             raise ValueError(
                 f"resample={self.resample} is none of Pillow's: {sorted(map(int, pil_torch_interpolation_mapping))}"

@@ -61,6 +61,7 @@ def count_of(labels: Tensor) -> Tensor:
 
 
 def refuse_smoothing(smoothing: float) -> None:
+    """Raises `ValueError` for label smoothing where it has no meaning."""
     if smoothing:
         raise ValueError(
             f"label_smoothing={smoothing} belongs to problem_type='single_label_classification'; set it to 0"

@@ -31,7 +31,7 @@ from .configuration_vit_custom import ViTCustomConfig, pair
 from .embeddings_vit_custom import PatchDropout, ViTCustomEmbeddings
 from .initialization_vit_custom import INITIALIZERS, role_of, with_role
 from .losses_vit_custom import LOSSES, problem_type_of
-from .positions_vit_custom import Rotary, rotate, table_dtype, unpatchify
+from .positions_vit_custom import Rotary, at_least_float32, rotate, unpatchify
 
 
 NORMS = {"layer_norm": nn.LayerNorm, "rms_norm": nn.RMSNorm}
@@ -480,6 +480,7 @@ class ViTCustomForImageClassification(ViTCustomPreTrainedModel):
     def loss(self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """The loss of `config.problem_type`: a mean over the labels, or their share of `num_items_in_batch`."""
         smoothing = self.config.label_smoothing if self.training else 0.0
+        logits = logits.to(at_least_float32(logits.dtype))  # sums over a batch are too large for half precision
         total, count = LOSSES[problem_type_of(self.config, labels)](logits, labels, smoothing)
         return total / (count.clamp(min=1) if num_items_in_batch is None else num_items_in_batch)
 
@@ -541,7 +542,7 @@ class ViTCustomForMaskedImageModeling(ViTCustomPreTrainedModel):
         mask_BNK = bool_masked_pos.reshape(len(pixel_values), -1, 1).expand(
             -1, -1, self.patch_size[0] * self.patch_size[1]
         )
-        dtype = table_dtype(reconstruction.dtype)  # sums over all pixels are too large for half precision
+        dtype = at_least_float32(reconstruction.dtype)  # sums over all pixels are too large for half precision
         mask_B1HW = unpatchify(mask_BNK.to(dtype), grid, self.patch_size)
         errors = (reconstruction.to(dtype) - pixel_values.to(dtype)).abs() * mask_B1HW
         return errors.sum() / (mask_B1HW.sum() + 1e-5) / self.config.num_channels

@@ -33,8 +33,8 @@ Rotary = tuple[Tensor, Tensor]
 """Cosines and sines that `rotate` takes: (T, K) each, or any shape that broadcasts against (B, H, T, K)."""
 
 
-def table_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type that tables are computed in for a model of `dtype`: float32, or float64 for float64."""
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """The type for tables and long sums in a model of `dtype`: float32, or float64 for float64."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -51,7 +51,7 @@ def resample_grid(table_1hwD: Tensor, grid: tuple[int, int], method: str) -> Ten
     target = {"size": grid}
     if method == "bicubic_offset":
         target = {"scale_factor": tuple((new + DINO_OFFSET) / size for new, size in zip(grid, old, strict=True))}
-    table_1Dhw = table_1hwD.permute(0, 3, 1, 2).to(table_dtype(table_1hwD.dtype))
+    table_1Dhw = table_1hwD.permute(0, 3, 1, 2).to(at_least_float32(table_1hwD.dtype))
     return F.interpolate(table_1Dhw, **target, **RESAMPLING[method]).permute(0, 2, 3, 1).to(table_1hwD.dtype)
 
 
@@ -59,7 +59,7 @@ def sincos_1d(length: int, width: int, dtype: torch.dtype, device: torch.device)
     """
     Table of Vaswani et al. 2017, section 3.5: (length, width), sines in even and cosines in odd columns, position 0 first.
     """
-    dtype = table_dtype(dtype)
+    dtype = at_least_float32(dtype)
     index = torch.arange(width // 2, dtype=dtype, device=device)
     angles = torch.arange(length, dtype=dtype, device=device)[:, None] * 10000 ** (-2 * index / width)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
@@ -72,7 +72,7 @@ def sincos_2d(grid: tuple[int, int], width: int, frequencies: str, dtype: torch.
     `frequencies` says how the exponents e run: `"mae"` 0, 1/n, ..., (n - 1)/n (MAE, util/pos_embed.py; MoCo v3),
     `"big_vision"` from 0 to 1 inclusive (big_vision, models/vit.py).
     """
-    dtype = table_dtype(dtype)
+    dtype = at_least_float32(dtype)
     count = width // 4
     steps = {"mae": count, "big_vision": count - 1}[frequencies]
     omega = 10000 ** (-torch.arange(count, dtype=dtype, device=device) / steps)
@@ -90,7 +90,7 @@ def rope_2d(grid: tuple[int, int], head_dim: int, theta: float, dtype: torch.dty
     The centre of patch i of n stands at (2i + 1)/n - 1, in -1..1; the angle is 2 pi times that over the period
     theta^(4k/head_dim). A row is [y | x | y | x] with head_dim / 4 periods each.
     """
-    dtype = table_dtype(dtype)
+    dtype = at_least_float32(dtype)
     periods = theta ** (torch.arange(head_dim // 4, dtype=dtype, device=device) * 4 / head_dim)
     y_hK, x_wK = (
         2 * math.pi * ((2 * torch.arange(side, dtype=dtype, device=device) + 1) / side - 1)[:, None] / periods

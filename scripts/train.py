@@ -65,7 +65,7 @@ def train(recipe: Recipe, resume: bool = False) -> RunFolder:
     if checkpoint is None:
         model, processor = build_model(recipe.model, splits.names)
     else:
-        model, processor = load_model(str(checkpoint), splits.names)
+        model, processor = load_model(str(checkpoint))
     optimizer = build_optimizer(model, recipe.optim)
     if checkpoint is not None:
         optimizer.load_state_dict(torch.load(checkpoint / "optimizer.pt", weights_only=True))

@@ -68,7 +68,7 @@ def load_model(
     fresh = info["missing_keys"] | {name for name, *_ in info["mismatched_keys"]}
     wrong = sorted(name for name in fresh if names is None or weights[name].shape[0] != len(names))
     if wrong:
-        rest = "only a head may be new" if names else "this is no trained classifier"
+        rest = "only a head may be new" if names else "it is no whole classifier"
         raise UserError(f"{source} does not fit: {', '.join(wrong[:3])} missing or of another shape; {rest}")
     return model, processor
 

@@ -63,6 +63,8 @@ WRONG = {
     "list of labels": ({"id2label": ["a", "b"]}, ["id2label"]),
     "labels by text": ({"id2label": {"a": "x"}}, ["id2label", "class numbers"]),
     "number for a label": ({"id2label": {0: 5}}, ["id2label"]),
+    "list for a label": ({"id2label": {0: ["a"]}}, ["id2label"]),
+    "text for a number of a label": ({"id2label": {0: "a"}, "label2id": {"a": "x"}}, ["label2id"]),
     "number twice": ({"id2label": {"0": "a", 0: "b"}}, ["id2label"]),
     "smoothing of many labels": (
         {"label_smoothing": 0.1, "problem_type": "multi_label_classification"},

@@ -145,6 +145,17 @@ def test_the_loss_and_gradients_do_not_depend_on_how_a_batch_is_split(labels, op
         torch.testing.assert_close(found.grad, expected.grad, atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.parametrize("problem", [SINGLE, MULTI, REGRESSION])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_loss_of_many_classes_is_finite_in_half_precision(problem, dtype):
+    targets = {SINGLE: torch.softmax(torch.randn(64, 2000), 1), MULTI: torch.randint(2, (64, 2000))}
+    labels = targets.get(problem, 30 * torch.randn(64, 2000))
+    model = tiny_model(num_labels=2000, problem_type=problem)
+    expected = model(pictures(64), labels=labels).loss
+    loss = model.to(dtype)(pictures(64), labels=labels).loss
+    torch.testing.assert_close(loss.float(), expected, atol=0, rtol=0.05)
+
+
 def test_no_classes_means_no_classifier():
     model = tiny_model(num_labels=0)
     assert torch.equal(model(pictures()).logits, model.vit(pictures()).pooler_output)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoImageProcessor, AutoModelForImageClassification, ViTConfig, ViTForImageClassification
 
 from modeling_vit_custom import ViTCustomModel
@@ -452,7 +452,7 @@ def test_predict_refuses_what_is_no_trained_classifier(make_recipe, pictures_fol
     shutil.copytree(run.final, tmp_path / "odd")
     config = (run.final / "config.json").read_text().replace('"hidden_size": 16', '"hidden_size": "16"')
     (tmp_path / "odd" / "config.json").write_text(config)
-    for name, named in (("base", "no trained classifier"), ("torn", "header"), ("odd", "hidden_size")):
+    for name, named in (("base", "no whole classifier"), ("torn", "header"), ("odd", "hidden_size")):
         with pytest.raises(SystemExit, match=f"error: .*/{name}.*{named}") as caught:
             predict.main([str(tmp_path / name), picture])
         assert "\n" not in str(caught.value)
@@ -464,6 +464,19 @@ def test_predict_names_folders_and_missing_files(make_recipe, tmp_path, capsys):
         predict.main([str(run.final), str(tmp_path), str(tmp_path / "nowhere.png")])
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
     assert lines == [f"error: {tmp_path}: Is a directory", f"error: {tmp_path}/nowhere.png: No such file or directory"]
+
+
+def test_a_checkpoint_without_its_head_is_refused_not_filled_at_random(make_recipe, monkeypatch):
+    recipe = make_recipe()
+    with monkeypatch.context() as context:
+        kill_after(context, saves=1)
+        with pytest.raises(Killed):
+            train.train(recipe)
+    file = RunFolder(recipe, resume=True).checkpoints()[-1] / "model.safetensors"
+    whole = load_file(file)
+    save_file({name: value for name, value in whole.items() if "classifier" not in name}, file, {"format": "pt"})
+    with pytest.raises(UserError, match="classifier.bias, classifier.weight missing"):
+        train.train(recipe, resume=True)
 
 
 def test_a_torn_state_is_named(make_recipe, monkeypatch):
