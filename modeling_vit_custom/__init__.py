@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from .configuration_vit_custom import VARIANTS, ViTCustomConfig
-from .image_processing_vit_custom import ViTCustomImageProcessor, load_picture
+from .image_processing_vit_custom import ViTCustomImageProcessor
 from .modeling_vit_custom import (
     ViTCustomBackbone,
     ViTCustomForImageClassification,
@@ -22,6 +22,7 @@ from .modeling_vit_custom import (
     ViTCustomModel,
     ViTCustomPreTrainedModel,
 )
+from .pictures_vit_custom import load_picture
 
 
 __version__ = "0.1.0"

@@ -1,83 +1,27 @@
-"""Pictures in: the one owner of how a picture file becomes RGB, and RGB becomes the pixels that the model evaluates."""
+"""The image processor: the one owner of the pixels that a model is evaluated on."""
 
 import math
-import os
-from io import BytesIO
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from huggingface_hub.dataclasses import validate_typed_dict
-from PIL import Image, ImageOps
-from torchvision.transforms.v2 import functional as tvF
+from PIL.Image import Resampling
+from torch import Tensor
 from transformers.image_processing_backends import TorchvisionBackend
 from transformers.image_processing_utils import BatchFeature
-from transformers.image_utils import (
-    IMAGENET_STANDARD_MEAN,
-    IMAGENET_STANDARD_STD,
-    PILImageResampling,
-    SizeDict,
-    load_image,
-    pil_torch_interpolation_mapping,
-)
+from transformers.image_utils import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD, SizeDict
 from transformers.processing_utils import ImagesKwargs
 
 from .configuration_vit_custom import ViTCustomConfig, did_you_mean, pair
+from .pictures_vit_custom import MAX_PIXELS, WHITE
+from .preprocessing_vit_custom import Steps, named_pictures, numbers, run
 
-
-# Raster formats whose decoders run in this process; PostScript and the like would start others.
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 # Keys of preprocessor_config.json that transformers itself writes.
 FRAMEWORK_KEYS = {"auto_map", "image_processor_type", "processor_class"}
 
-
-def open_picture(source: str | os.PathLike | bytes, name: str | None = None) -> Image.Image:
-    """
-    The picture in a file, or in the bytes of one, upright (EXIF) and decoded, in its own mode; of several frames the first.
-
-    `name` is what an error calls the picture; the default is the path.
-
-    Raises:
-        `ValueError`: if the picture can't be decoded, naming it and the trouble.
-        `FileNotFoundError`: if there is no such file.
-    """
-    is_bytes = isinstance(source, bytes)
-    name = name or ("picture" if is_bytes else os.fspath(source))
-    try:
-        with Image.open(BytesIO(source) if is_bytes else source, formats=FORMATS) as picture:
-            upright = ImageOps.exif_transpose(picture)
-    except (FileNotFoundError, IsADirectoryError, PermissionError):
-        raise
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        trouble = "not a picture in one of the formats " + ", ".join(FORMATS)
-        trouble = trouble if isinstance(error, Image.UnidentifiedImageError) else str(error)
-        raise ValueError(f"{name}: cannot be decoded: {trouble}") from error
-    upright.filename = name
-    return upright
-
-
-def to_rgb(picture: Image.Image) -> Image.Image:
-    """
-    A picture in RGB; 16-bit grey is scaled to 8 bits, where Pillow's own conversion would clip it to white.
-
-    Raises:
-        `ValueError`: for a mode of numbers without a known range.
-    """
-    if picture.mode.startswith("I;16"):
-        picture = Image.fromarray((np.asarray(picture) / 257).round().astype(np.uint8))
-    if picture.mode in ("I", "F"):
-        name = getattr(picture, "filename", "picture")
-        raise ValueError(
-            f"{name}: mode {picture.mode!r} says nothing of its range of values; save it with 8 or 16 bits"
-        )
-    return picture.convert("RGB")
-
-
-def load_picture(source: str | os.PathLike | bytes, name: str | None = None) -> Image.Image:
-    """The picture in a file, or in the bytes of one, in RGB; arguments and errors as for `open_picture` and `to_rgb`."""
-    return to_rgb(open_picture(source, name))
+# The longest side that a picture may be resized or cropped to, in pixels.
+MAX_SIDE = 8192
 
 
 class ViTCustomImageProcessorKwargs(ImagesKwargs, total=False):
@@ -85,14 +29,30 @@ class ViTCustomImageProcessorKwargs(ImagesKwargs, total=False):
     crop_pct (`float`, *optional*):
         Share of the resized picture's sides that the centre crop of `size` keeps, as timm's `crop_pct`: the picture is
         resized to cover `size / crop_pct` with its aspect ratio kept, then cropped to `size`.
+    background (`list[int]`, *optional*, defaults to white):
+        Red, green and blue, 0..255, of what shows where a picture is transparent.
+    max_pixels (`int`, *optional*, defaults to 89,478,485):
+        The most pixels that a picture may have; a larger one is refused before it is decoded. Pillow refuses twice that.
     """
 
     crop_pct: float | int | None
+    background: list[int] | tuple[int, ...] | None
+    max_pixels: int | None
 
 
 class ViTCustomImageProcessor(TorchvisionBackend):
     r"""
-    Makes `pixel_values` (B, C, height, width) out of pictures: RGB conversion, resize, crop, rescale, normalise.
+    Makes `pixel_values` (B, C, height, width), float32, out of pictures: decode, bring to the model's channels, resize, crop,
+    rescale and normalise.
+
+    `images` is one picture or any nesting of lists of them. A picture is a path, an `http(s)://` or `data:` address, the bytes
+    of a file, an open binary file, a Pillow picture, what `datasets.Image` yields, or a numpy array or torch tensor as
+    [`pixels_of_array`] describes, on any device, where it stays. Files and Pillow pictures come upright (EXIF) and, of
+    several frames, as the first. They are decoded by as many threads as `torch.get_num_threads()` says.
+
+    The model has as many channels as `image_mean` has numbers: 1 makes pictures grey, 3 RGB, 4 RGBA; other numbers need
+    arrays. `do_convert_rgb=False` refuses pictures of other channels instead of converting them. Floats are told by their
+    values, 0..1 or 0..255; with `do_rescale=False` all values are taken as they are.
 
     Three ways to a size, said by the arguments themselves:
 
@@ -103,12 +63,12 @@ class ViTCustomImageProcessor(TorchvisionBackend):
     The defaults are those of the paper's checkpoints: bilinear, pixels to -1..1.
 
     Raises:
-        `ValueError`: if a value can't be right, naming it.
+        `ValueError`, `OSError`, `TypeError`: if a value can't be right, naming it, or a picture can't be read, naming it.
     """
 
     model_input_names = ["pixel_values"]
     valid_kwargs = ViTCustomImageProcessorKwargs
-    resample = PILImageResampling.BILINEAR
+    resample = Resampling.BILINEAR
     image_mean = IMAGENET_STANDARD_MEAN
     image_std = IMAGENET_STANDARD_STD
     size = {"height": 224, "width": 224}
@@ -117,114 +77,131 @@ class ViTCustomImageProcessor(TorchvisionBackend):
     do_normalize = True
     do_convert_rgb = True
     crop_pct = None
+    background = list(WHITE)
+    max_pixels = MAX_PIXELS
 
     def __init__(self, **kwargs: Any):
-        known = set(self.valid_kwargs.__annotations__)
-        unknown = sorted(kwargs.keys() - known - FRAMEWORK_KEYS)
+        kwargs = self._named_and_typed(kwargs, FRAMEWORK_KEYS)
+        super().__init__(**kwargs)
+        check({name: getattr(self, name) for name in self.valid_kwargs.__annotations__})
+
+    @classmethod
+    def for_model(cls, config: ViTCustomConfig, **kwargs: Any) -> "ViTCustomImageProcessor":
+        """The processor for the size and the number of channels that `config` says; `kwargs` are further arguments."""
+        height, width = pair(config.image_size)
+        statistics = {"image_mean": [0.5] * config.num_channels, "image_std": [0.5] * config.num_channels}
+        return cls(**{"size": {"height": height, "width": width}, **statistics, **kwargs})
+
+    @classmethod
+    def from_dict(cls, image_processor_dict: dict[str, Any], **kwargs: Any) -> "ViTCustomImageProcessor":
+        """The processor of a `preprocessor_config.json`; a misspelt argument beside it is an error, not left out."""
+        if not kwargs.get("return_unused_kwargs"):
+            for name in kwargs.keys() - cls.valid_kwargs.__annotations__.keys():
+                hint = did_you_mean(name, list(cls.valid_kwargs.__annotations__))
+                if "did you mean" in hint:
+                    raise ValueError(f"unknown image processor argument {name!r}: {hint}")
+        return super().from_dict(image_processor_dict, **kwargs)
+
+    @classmethod
+    def _named_and_typed(cls, kwargs: dict[str, Any], others: set[str] = frozenset()) -> dict[str, Any]:
+        """`kwargs`, whole numbers as floats where floats belong; an error for a name or type that isn't known."""
+        known = cls.valid_kwargs.__annotations__
+        unknown = sorted(kwargs.keys() - known.keys() - others)
         if unknown:
             raise ValueError(
                 f"unknown image processor argument {unknown[0]!r}: {did_you_mean(unknown[0], list(known))}"
             )
-        for name in ("image_mean", "image_std"):
-            if isinstance(kwargs.get(name), (list, tuple)):
-                kwargs[name] = [float(value) for value in kwargs[name]]
-        if isinstance(kwargs.get("rescale_factor"), int):
-            kwargs["rescale_factor"] = float(kwargs["rescale_factor"])
-        validate_typed_dict(self.valid_kwargs, {key: value for key, value in kwargs.items() if key in known})
-        super().__init__(**kwargs)
-        self._check_geometry(self.crop_pct, self.size, self.do_resize, self.do_center_crop)
-        self._check_values()
+        kwargs = {name: list(value) if isinstance(value, tuple) else value for name, value in kwargs.items()}
+        kwargs = {name: as_floats(value) if name in FLOATS else value for name, value in kwargs.items()}
+        validate_typed_dict(cls.valid_kwargs, {name: value for name, value in kwargs.items() if name in known})
+        return kwargs
 
-    def _check_values(self) -> None:
-        mean, deviation = (
-            [value] if isinstance(value, float) else value for value in (self.image_mean, self.image_std)
-        )
-        if len(mean) != len(deviation):
-            raise ValueError(f"image_mean has {len(mean)} values and image_std {len(deviation)}; one for each channel")
-        if not all(map(math.isfinite, mean)):
-            raise ValueError(f"image_mean={list(mean)} must be finite numbers")
-        if not all(math.isfinite(value) and value for value in deviation):
-            raise ValueError(f"image_std={list(deviation)} must be finite numbers other than 0")
-        if self.resample not in pil_torch_interpolation_mapping:
-            raise ValueError(
-                f"resample={self.resample} is none of Pillow's: {sorted(map(int, pil_torch_interpolation_mapping))}"
-            )
-        if self.do_center_crop and self.crop_size is None:
-            raise ValueError("do_center_crop=True needs a crop_size of height and width")
-
-    @classmethod
-    def for_model(cls, config: ViTCustomConfig, **kwargs: Any) -> "ViTCustomImageProcessor":
-        """
-        The processor for the size and the number of channels that `config` says; `kwargs` are further arguments.
-
-        Pictures are made RGB where the model has three channels, and else left in theirs.
-        """
-        (height, width), channels = pair(config.image_size), config.num_channels
-        statistics = {"image_mean": [0.5] * channels, "image_std": [0.5] * channels, "do_convert_rgb": channels == 3}
-        return cls(**{"size": {"height": height, "width": width}, **statistics, **kwargs})
-
-    def fetch_images(self, images: Any) -> Any:
-        """Opens what is a path or address; the rest is left as it is."""
-        if isinstance(images, (list, tuple)):
-            return [self.fetch_images(image) for image in images]
-        if isinstance(images, str) and images.startswith(("http://", "https://", "data:")):
-            return load_image(images)
-        return open_picture(images) if isinstance(images, (str, Path, bytes)) else images
-
-    def process_image(self, image: Any, do_convert_rgb: bool | None = None, **kwargs: Any) -> torch.Tensor:
-        """One picture, array or tensor as a tensor (C, height, width)."""
-        if do_convert_rgb and isinstance(image, Image.Image):
-            image = to_rgb(image)
-        return super().process_image(image, do_convert_rgb=do_convert_rgb, **kwargs)
+    def preprocess(self, images: Any, **kwargs: Any) -> BatchFeature:
+        """`pixel_values` of `images`; `kwargs` override the processor's own fields for this call."""
+        return super().preprocess(images, **self._named_and_typed(kwargs))
 
     def _validate_preprocess_kwargs(self, **kwargs: Any) -> None:
-        self._check_geometry(**{key: kwargs[key] for key in ("crop_pct", "size", "do_resize", "do_center_crop")})
-        kwargs.pop("crop_pct")
-        super()._validate_preprocess_kwargs(**kwargs)
+        check(kwargs)
 
-    @staticmethod
-    def _check_geometry(
-        crop_pct: float | None, size: SizeDict, do_resize: bool | None, do_center_crop: bool | None
-    ) -> None:
-        for side, length in dict(size).items():
-            if length is not None and length < 1:
-                raise ValueError(f"size: {side}={length} must be 1 or more")
-        if crop_pct is None:
-            return
-        if not 0 < crop_pct <= 1:
-            raise ValueError(f"crop_pct={crop_pct} must be above 0 and at most 1")
-        if not do_resize or do_center_crop or not (size.height and size.width):
-            raise ValueError(
-                f"crop_pct={crop_pct} resizes and crops to `size`: it needs do_resize, the height and width of `size`, and no "
-                "do_center_crop"
-            )
-
-    def center_crop(self, image: torch.Tensor, size: SizeDict, **kwargs: Any) -> torch.Tensor:
-        """Crops (..., height, width) about its centre, to the pixel as torchvision does; smaller pictures get a border."""
-        return tvF.center_crop(image, [size.height, size.width])
-
-    def cover_and_crop(self, image: torch.Tensor, size: SizeDict, crop_pct: float, resample: Any) -> torch.Tensor:
-        """Resizes (C, height, width) to cover `size / crop_pct` with its aspect ratio kept, and crops it to `size`."""
-        height, width = (math.floor(side / crop_pct) for side in (size.height, size.width))
-        cover = SizeDict(shortest_edge=height)
-        if height != width:
-            ratio = min(image.shape[-2] / height, image.shape[-1] / width)
-            cover = SizeDict(height=round(image.shape[-2] / ratio), width=round(image.shape[-1] / ratio))
-        return self.center_crop(self.resize(image, cover, resample), size)
-
-    def _preprocess(
+    def _preprocess_image_like_inputs(
         self,
-        images: list[torch.Tensor],
-        do_resize: bool,
-        size: SizeDict,
-        resample: Any,
-        crop_pct: float | None,
-        **kwargs: Any,
+        images: Any,
+        device: str | torch.device | None = None,
+        return_tensors: str | None = None,
+        do_pad: bool | None = None,
+        pad_size: SizeDict | None = None,
+        **options: Any,
     ) -> BatchFeature:
-        if do_resize and crop_pct is not None:
-            images = [self.cover_and_crop(image, size, crop_pct, resample) for image in images]
-            do_resize = False
-        return super()._preprocess(images, do_resize=do_resize, size=size, resample=resample, **kwargs)
+        pictures = run(Steps(options), list(named_pictures(images)))
+        if do_pad:
+            pictures = self.pad(list(pictures), pad_size=pad_size)
+        shapes = {tuple(picture.shape) for picture in pictures}
+        devices = {picture.device for picture in pictures}
+        if return_tensors is not None and (len(shapes) > 1 or (len(devices) > 1 and device is None)):
+            different = f"shapes {sorted(shapes)}" if len(shapes) > 1 else f"devices {sorted(map(str, devices))}"
+            way_out = "a `size` of height and width, a `crop_size` or `do_pad`" if len(shapes) > 1 else "`device`"
+            raise ValueError(f"pictures of {different} make no batch: set {way_out}")
+        if device is not None:
+            pictures = pictures.to(device) if isinstance(pictures, Tensor) else [p.to(device) for p in pictures]
+        if return_tensors is None or isinstance(pictures, Tensor):
+            values = pictures if return_tensors else list(pictures)
+        else:
+            values = torch.stack(pictures)
+        return BatchFeature(data={"pixel_values": values}, tensor_type=return_tensors)
 
 
-__all__ = ["ViTCustomImageProcessor", "load_picture", "open_picture"]
+# ---------------------------------------------------------------------------------------------------------------------
+# Arguments
+
+FLOATS = {"image_mean", "image_std", "rescale_factor"}
+
+
+def as_floats(value: Any) -> Any:
+    """Whole numbers as floats, alone or in a list."""
+    if isinstance(value, list):
+        return [as_floats(number) for number in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def check(options: dict[str, Any]) -> None:
+    """Raises `ValueError` for values of the arguments that can't be right, naming the argument."""
+
+    def need(is_right: Any, name: str, what: str) -> None:
+        if not is_right:
+            value = options[name]
+            raise ValueError(f"{name}={dict(value) if isinstance(value, SizeDict) else value} must be {what}")
+
+    for name in ("size", "crop_size", "pad_size"):
+        sides = [side for side in dict(options[name] or {}).values() if side is not None]
+        need(all(1 <= side <= MAX_SIDE for side in sides), name, f"of sides from 1 to {MAX_SIDE} pixels")
+    mean, deviation = options["image_mean"], options["image_std"]
+    need(all(map(math.isfinite, numbers(mean))) and numbers(mean), "image_mean", "finite numbers")
+    need(all(0 < value < math.inf for value in numbers(deviation)), "image_std", "finite numbers above 0")
+    need(len(numbers(mean)) == len(numbers(deviation)), "image_std", f"one number for each of image_mean={mean}")
+    need(0 < options["rescale_factor"] < math.inf, "rescale_factor", "a finite number above 0")
+    need(options["resample"] in list(Resampling), "resample", f"one of Pillow's {sorted(map(int, Resampling))}")
+    background = options["background"]
+    need(len(background) == 3 and all(0 <= c <= 255 for c in background), "background", "three numbers 0..255")
+    need(options["max_pixels"] > 0, "max_pixels", "1 or more")
+    need(options["data_format"] in (None, "channels_first"), "data_format", "'channels_first', which models take")
+    layouts = (None, "channels_first", "channels_last")
+    need(options["input_data_format"] in layouts, "input_data_format", f"one of {layouts}")
+    if options["crop_pct"] is not None:
+        size = options["size"]
+        need(0 < options["crop_pct"] <= 1, "crop_pct", "above 0 and at most 1")
+        whole = size.height and size.width and options["do_resize"] and not options["do_center_crop"]
+        need(
+            whole,
+            "crop_pct",
+            "with do_resize, a height and width of `size`, and no do_center_crop: it crops to `size`",
+        )
+        need(
+            max(size.height, size.width) / options["crop_pct"] <= MAX_SIDE,
+            "crop_pct",
+            f"such that `size / crop_pct` is at most {MAX_SIDE}",
+        )
+    crop = options["crop_size"]
+    need(not options["do_center_crop"] or (crop and crop.height and crop.width), "crop_size", "a height and width")
+
+
+__all__ = ["ViTCustomImageProcessor"]

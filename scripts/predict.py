@@ -34,7 +34,7 @@ def predict(source: str, paths: list[Path], top_k: int) -> tuple[dict[Path, list
             unread[path] = str(error)
             continue
         except OSError as error:
-            unread[path] = f"{path}: {error.strerror}"
+            unread[path] = error.strerror
             continue
         scores = model(**processor(picture, return_tensors="pt")).logits.softmax(dim=1)[0]
         best = scores.topk(min(top_k, len(scores)))

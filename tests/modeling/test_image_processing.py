@@ -1,13 +1,15 @@
-"""The image processor: sizes and crops as torchvision's and timm's evaluation transforms, and the loader of pictures."""
+"""The image processor: sizes, crops and values as torchvision's, timm's and Pillow's; its arguments and files."""
 
-import io
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 import timm.data
 import torch
 from PIL import Image
+from sklearn.datasets import load_sample_images
 from torchvision import transforms
 
 from modeling_vit_custom import ViTCustomImageProcessor, load_picture
@@ -41,6 +43,28 @@ def test_squash_is_torchvision_s_resize(size, interpolation):
     assert_close(processor, photo(), transforms.Compose([transforms.Resize(size, mode), *NORMALISE]))
 
 
+def photographs() -> list:
+    """Scikit-learn's two, and those of a folder named by VIT_CUSTOM_PHOTOS."""
+    folder = os.environ.get("VIT_CUSTOM_PHOTOS")
+    return [*map(Image.fromarray, load_sample_images().images), *(sorted(Path(folder).iterdir()) if folder else [])]
+
+
+@pytest.mark.parametrize(
+    "filter", [Image.BILINEAR, Image.BICUBIC, Image.NEAREST, Image.LANCZOS, Image.BOX, Image.HAMMING]
+)
+@pytest.mark.parametrize("size", [(224, 224), (384, 384), (700, 500)])
+def test_photographs_are_pillow_s_to_one_level(size, filter):
+    processor = ViTCustomImageProcessor(size={"height": size[0], "width": size[1]}, resample=filter)
+    for source in photographs():
+        picture = source if isinstance(source, Image.Image) else Image.open(source)
+        expected = np.asarray(picture.convert("RGB").resize(size[::-1], filter)).astype(np.float32)
+        for kind in (source, np.asarray(picture), np.asarray(picture.convert("RGB")).astype(np.float64) / 255):
+            pixels = processor(kind, return_tensors="pt").pixel_values[0].permute(1, 2, 0).numpy()
+            away = np.abs((pixels + 1) * 127.5 - expected).round()
+            assert away.max() <= 2 and (away > 1).mean() < 1e-6
+            assert away.max() == 0 or filter == Image.BILINEAR
+
+
 @pytest.mark.parametrize("shape", [(75, 50), (50, 75), (51, 77), (33, 32), (20, 60)])
 def test_shortest_edge_and_centre_crop_are_torchvision_s(shape):
     crop = {"height": 32, "width": 32}
@@ -62,14 +86,6 @@ def test_a_crop_fraction_is_timm_s(crop_pct, size, shape):
     assert_close(processor, photo(*shape), transform)
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "YCbCr"])
-def test_every_mode_becomes_rgb(mode):
-    picture = photo(mode=mode)
-    processor = ViTCustomImageProcessor(size={"height": 50, "width": 75})
-    expected = processor(picture.convert("RGB"), return_tensors="pt").pixel_values
-    assert torch.equal(processor([picture, photo()], return_tensors="pt").pixel_values[:1], expected)
-
-
 def test_the_steps_can_be_left_out():
     picture = photo()
     plain = ViTCustomImageProcessor(do_resize=False, do_rescale=False, do_normalize=False)
@@ -77,15 +93,6 @@ def test_the_steps_can_be_left_out():
     scaled = ViTCustomImageProcessor(do_resize=False, image_mean=[0.1, 0.2, 0.3], image_std=[0.4, 0.5, 0.6])
     expected = transforms.Normalize([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])(transforms.ToTensor()(picture))
     torch.testing.assert_close(scaled(picture, return_tensors="pt").pixel_values[0], expected, atol=1e-5, rtol=1e-5)
-
-
-def test_paths_bytes_arrays_and_pictures_are_the_same(tmp_path):
-    path = tmp_path / "photo.png"
-    photo().save(path)
-    processor = ViTCustomImageProcessor(size={"height": 32, "width": 32})
-    expected = processor(photo(), return_tensors="pt").pixel_values
-    for source in (path, str(path), path.read_bytes(), np.asarray(photo()), [photo()]):
-        assert torch.equal(processor(source, return_tensors="pt").pixel_values, expected)
 
 
 @pytest.mark.parametrize("options", [
@@ -119,76 +126,19 @@ def test_a_whole_crop_fraction_may_be_an_integer():
     assert ViTCustomImageProcessor(crop_pct=1)(photo(), return_tensors="pt").pixel_values.shape == (1, 3, 224, 224)
 
 
-def test_sixteen_bit_grey_is_scaled_not_clipped(tmp_path):
-    grey = np.asarray(photo(mode="L"))
-    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "grey.png")
-    assert Image.open(tmp_path / "grey.png").mode == "I;16"
-    assert np.array_equal(load_picture(tmp_path / "grey.png"), Image.fromarray(grey).convert("RGB"))
-    processor = ViTCustomImageProcessor(do_resize=False)
-    expected = processor(Image.fromarray(grey), return_tensors="pt").pixel_values
-    for source in (tmp_path / "grey.png", Image.open(tmp_path / "grey.png")):
-        assert torch.equal(processor(source, return_tensors="pt").pixel_values, expected)
-
-
-@pytest.mark.parametrize("dtype, mode", [(np.float32, "F"), (np.int32, "I")])
-def test_values_without_a_range_are_refused(dtype, mode, tmp_path):
-    Image.fromarray(np.asarray(photo(mode="L")).astype(dtype)).save(tmp_path / "grey.tiff")
-    with pytest.raises(ValueError, match=rf"grey\.tiff: mode '{mode}' says nothing"):
-        load_picture(tmp_path / "grey.tiff")
-
-
 @pytest.mark.parametrize("options, named", [
     ({"crop_pct": 0.0}, "crop_pct=0.0"), ({"crop_pct": 1.5}, "crop_pct=1.5"), ({"crop_pct": "0.9"}, "crop_pct"),
     ({"crop_pct": 0.9, "size": {"shortest_edge": 32}}, "crop_pct=0.9"),
     ({"image_std": [0.0, 1.0, 1.0]}, "image_std"), ({"image_mean": [float("nan")] * 3}, "image_mean"),
-    ({"image_mean": [0.5, 0.5]}, "image_mean has 2 values"), ({"resample": 99}, "resample=99"),
+    ({"image_mean": [0.5, 0.5]}, "image_std=.*image_mean"), ({"resample": 99}, "resample=99"),
     ({"do_center_crop": True}, "crop_size"), ({"crop_pc": 0.9}, "crop_pc.*crop_pct"), ({"image_sdt": 1}, "image_std"),
-    ({"size": {"height": -1, "width": 8}}, "height=-1"), ({"size": {"shortest_edge": 0}}, "shortest_edge=0"),
+    ({"size": {"height": -1, "width": 8}}, "size=.*-1"), ({"size": {"shortest_edge": 0}}, "size=.*shortest_edge"),
     ({"crop_pct": 0.9, "do_resize": False}, "do_resize"),
     ({"crop_pct": 0.9, "do_center_crop": True}, "do_center_crop"), ({"do_resize": "yes"}, "do_resize"),
 ])  # fmt: skip
 def test_values_that_cannot_be_are_refused_by_name(options, named):
     with pytest.raises(Exception, match=named):
         ViTCustomImageProcessor(**options)
-
-
-def test_a_picture_is_loaded_upright():
-    stored = io.BytesIO()
-    exif = Image.Exif()
-    exif[0x0112] = 6  # turned by a quarter
-    photo().save(stored, "PNG", exif=exif)
-    assert np.array_equal(load_picture(stored.getvalue()), photo().transpose(Image.ROTATE_270))
-
-
-BROKEN = {
-    "empty": b"",
-    "text": b"<html>404</html>",
-    "PostScript": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
-    "SVG": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
-}
-
-
-@pytest.mark.parametrize("kind", [*BROKEN, "truncated JPEG", "truncated PNG", "wrong checksum", "bomb"])
-def test_a_picture_that_cannot_be_decoded_is_an_error_that_names_it(kind, tmp_path):
-    content = BROKEN.get(kind)
-    if content is None:
-        stored = io.BytesIO()
-        picture = Image.new("1", (30_000, 30_000)) if kind == "bomb" else photo()
-        picture.save(stored, "JPEG" if "JPEG" in kind else "PNG")
-        content = stored.getvalue()
-        if "truncated" in kind:
-            content = content[: len(content) // 2]
-        if kind == "wrong checksum":
-            place = content.index(b"IDAT") + 20
-            content = content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]
-    path = tmp_path / "picture.jpg"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"picture\.jpg: cannot be decoded: .{10,}"):
-        load_picture(path)
-    with pytest.raises(ValueError, match="the third: cannot be decoded"):
-        load_picture(content, name="the third")
-    with pytest.raises(ValueError, match=r"picture\.jpg"):
-        ViTCustomImageProcessor()(str(path))
 
 
 def test_a_missing_picture_is_a_missing_file(tmp_path):

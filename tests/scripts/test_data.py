@@ -262,7 +262,7 @@ def test_a_picture_that_cannot_be_read_is_named_with_its_row(content, pictures_f
     (tmp_path / "data" / "dog" / "3.png").write_bytes(content)
     splits = load(tmp_path / "data")
     rows = datasets.concatenate_datasets([splits.train, splits.validation])
-    with pytest.raises(UserError, match=r"dog/3\.png \(row \d+\): cannot be decoded.*repair or remove it"):
+    with pytest.raises(UserError, match=r"dog/3\.png \(row \d+\): cannot identify.*repair or remove it"):
         list(PictureDataset(rows, lambda picture: 0))
 
 

@@ -429,7 +429,7 @@ def test_predict_prints_a_table_and_fails_for_what_it_cannot_read(make_recipe, p
     with pytest.raises(SystemExit, match="1"):
         predict.main([str(run.final), paths[0], str(tmp_path / "bad.png")])
     out = capsys.readouterr()
-    assert "0.png" in out.out and "bad.png: cannot be decoded" in out.err
+    assert "0.png" in out.out and "bad.png: cannot identify" in out.err
     for source, named in (
         ("/nowhere/at/all", "no such folder"),
         (str(run.path), "did you mean .*final"),
@@ -463,7 +463,10 @@ def test_predict_names_folders_and_missing_files(make_recipe, tmp_path, capsys):
     with pytest.raises(SystemExit, match="1"):
         predict.main([str(run.final), str(tmp_path), str(tmp_path / "nowhere.png")])
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
-    assert lines == [f"error: {tmp_path}: Is a directory", f"error: {tmp_path}/nowhere.png: No such file or directory"]
+    assert lines == [
+        f"error: {tmp_path}: is a folder; give the picture files in it",
+        f"error: {tmp_path}/nowhere.png: No such file or directory",
+    ]
 
 
 def test_a_checkpoint_without_its_head_is_refused_not_filled_at_random(make_recipe, monkeypatch):
