@@ -108,6 +108,9 @@ class ViTCustomConfig(BackboneConfigMixin, PreTrainedConfig):
         image_size (`int` or pair, defaults to 224): Size that the position table is made for; inputs may have another.
         patch_size (`int` or pair, defaults to 16): Size of a patch, which is also the stride.
         num_channels (`int`, defaults to 3): Channels of the input.
+        pixel_mean, pixel_std (`list[float]`, *optional*): Mean and standard deviation of each channel's values 0..255, for a
+            model that also takes uint8 `pixel_values` and normalises them itself: the same as `image_mean` and `image_std` of
+            an image processor, times 255. [`ViTCustomImageProcessor.for_model`] then leaves the pixels as they are.
         hidden_size (`int`, defaults to 768): Width D of the tokens.
         num_hidden_layers (`int`, defaults to 12): Number of encoder blocks.
         num_attention_heads (`int`, defaults to 12): Heads of every attention; divides `hidden_size`.
@@ -168,6 +171,8 @@ class ViTCustomConfig(BackboneConfigMixin, PreTrainedConfig):
     image_size: int | list[int] | tuple[int, int] = 224
     patch_size: int | list[int] | tuple[int, int] = 16
     num_channels: int = 3
+    pixel_mean: list[float | int] | None = None
+    pixel_std: list[float | int] | None = None
     # Width
     hidden_size: int = 768
     num_hidden_layers: int = 12
@@ -314,6 +319,7 @@ class ViTCustomConfig(BackboneConfigMixin, PreTrainedConfig):
         self._check_keys(vars(self))
         self._check_labels()
         self._check_ranges()
+        self._check_pixels()
         self._check_geometry()
         self._check_tokens_and_pooling()
         self._check_block()
@@ -361,6 +367,17 @@ class ViTCustomConfig(BackboneConfigMixin, PreTrainedConfig):
             raise ValueError(
                 f"label_smoothing={self.label_smoothing} has no meaning for problem_type={self.problem_type!r}"
             )
+
+    def _check_pixels(self) -> None:
+        mean, std = self.pixel_mean, self.pixel_std
+        if mean is None and std is None:
+            return
+        if mean is None or std is None or not len(mean) == len(std) == self.num_channels:
+            raise ValueError(
+                f"pixel_mean={mean} and pixel_std={std}: one number each for num_channels={self.num_channels}"
+            )
+        if not all(abs(value) < float("inf") for value in mean) or not all(0 < value < float("inf") for value in std):
+            raise ValueError(f"pixel_mean={mean} must be finite and pixel_std={std} finite and above 0")
 
     def _check_geometry(self) -> None:
         for name in ("image_size", "patch_size"):

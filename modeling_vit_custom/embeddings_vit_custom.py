@@ -148,19 +148,59 @@ POSITIONS = {
 }
 
 
+class Normalised(nn.Module):
+    """Pixels that the image processor has normalised, as they are."""
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        if not pixel_values.is_floating_point():
+            raise ValueError(
+                f"pixel_values are {pixel_values.dtype}: normalise them with the image processor, or set pixel_mean and "
+                "pixel_std of the configuration for a model that takes uint8"
+            )
+        return pixel_values
+
+
+class NormalisedHere(nn.Module):
+    """Pixels 0..255 of uint8, normalised with `config.pixel_mean` and `pixel_std` in float32; floats as they are."""
+
+    def __init__(self, config: ViTCustomConfig):
+        super().__init__()
+        self.statistics = list(zip(config.pixel_mean, config.pixel_std, strict=True))
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        if pixel_values.is_floating_point():
+            return pixel_values
+        if pixel_values.dtype != torch.uint8:
+            raise ValueError(f"pixel_values are {pixel_values.dtype}: give uint8, or floats that are normalised")
+        planes = [(pixel_values[:, c] - mean) / std for c, (mean, std) in enumerate(self.statistics)]
+        return torch.stack(planes, dim=1)
+
+
 class ViTCustomPatchEmbeddings(nn.Module):
     """Non-overlapping patches, each projected to the width: (B, C, H, W) pixels -> (B, h, w, D)."""
 
     def __init__(self, config: ViTCustomConfig):
         super().__init__()
         self.patch_size = pair(config.patch_size)
+        self.normalise = Normalised() if config.pixel_mean is None else NormalisedHere(config)
         self.projection = nn.Conv2d(
             config.num_channels, config.hidden_size, self.patch_size, self.patch_size, bias=config.patch_bias
         )
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         self.check(pixel_values)
+        pixel_values = self.normalise(pixel_values)
         return self.projection(pixel_values.to(self.projection.weight.dtype)).permute(0, 2, 3, 1)
+
+    @torch.no_grad()
+    def resize_channels(self, num_channels: int) -> None:
+        """See [`ViTCustomPreTrainedModel.resize_channels`]."""
+        weight, channels = self.projection.weight, self.projection.in_channels
+        if channels != 3 or num_channels < 1 or num_channels == 2:
+            raise ValueError(f"{channels} channels cannot become {num_channels}: 3 (RGB) become 1, or more than 3")
+        rgb = weight[:, :3]
+        weight = rgb.sum(dim=1, keepdim=True) if num_channels == 1 else F.pad(rgb, (0, 0, 0, 0, 0, num_channels - 3))
+        self.projection.weight, self.projection.in_channels = nn.Parameter(weight), num_channels
 
     def check(self, pixel_values: Tensor) -> None:
         """Raises `ValueError` for pictures that are not (B, C, H, W) with whole patches and the model's channels."""

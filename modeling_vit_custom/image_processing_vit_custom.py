@@ -87,9 +87,16 @@ class ViTCustomImageProcessor(TorchvisionBackend):
 
     @classmethod
     def for_model(cls, config: ViTCustomConfig, **kwargs: Any) -> "ViTCustomImageProcessor":
-        """The processor for the size and the number of channels that `config` says; `kwargs` are further arguments."""
+        """
+        The processor for the size and the number of channels that `config` says; `kwargs` are further arguments. For a model
+        that normalises (`config.pixel_mean`), one that gives uint8.
+        """
         height, width = pair(config.image_size)
-        statistics = {"image_mean": [0.5] * config.num_channels, "image_std": [0.5] * config.num_channels}
+        mean, deviation = [0.5] * config.num_channels, [0.5] * config.num_channels
+        if config.pixel_mean is not None:
+            mean, deviation = ([value / 255 for value in values] for values in (config.pixel_mean, config.pixel_std))
+            kwargs = {"do_rescale": False, "do_normalize": False, **kwargs}
+        statistics = {"image_mean": mean, "image_std": deviation}
         return cls(**{"size": {"height": height, "width": width}, **statistics, **kwargs})
 
     @classmethod

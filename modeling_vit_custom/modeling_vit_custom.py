@@ -323,6 +323,22 @@ class ViTCustomPreTrainedModel(PreTrainedModel):
             for name, parameter in module.named_parameters(recurse=False):
                 rules["cls_token" if name == "cls_token" else "table"](parameter, std)
 
+    def resize_channels(self, num_channels: int) -> None:
+        """
+        Makes of a model for RGB one for `num_channels`, in place: for 1 it gives for grey what it gave for the same grey in
+        all three channels (the sum of their weights); of more than 3, the first are red, green and blue and the others
+        start without effect (at zero).
+
+        Raises:
+            `ValueError`: for other numbers of channels, and for a model that reconstructs pixels or takes uint8.
+        """
+        if hasattr(self, "decoder") or self.config.pixel_mean is not None:
+            raise ValueError(
+                "resize_channels changes the input alone: not for a decoder to pixels, nor with pixel_mean"
+            )
+        self.base_model.embeddings.patch_embeddings.resize_channels(num_channels)
+        self.config.num_channels = num_channels
+
     @property
     def dummy_inputs(self) -> dict[str, Tensor]:
         """One blank picture."""
@@ -361,7 +377,8 @@ class ViTCustomModel(ViTCustomPreTrainedModel):
     ) -> BaseModelOutputWithPooling:
         """
         Args:
-            pixel_values: (B, C, height, width), of any size whose sides are multiples of the patch.
+            pixel_values: (B, C, height, width), of any size whose sides are multiples of the patch; normalised or, if
+                the configuration has `pixel_mean`, also uint8.
             bool_masked_pos: (B, N) or (B, h, w), true where the mask token takes a patch's place.
             output_hidden_states: Also return the depth + 1 token sequences (B, T, D): what the embeddings give and what
                 each block gives, all before the last norm.
@@ -544,7 +561,8 @@ class ViTCustomForMaskedImageModeling(ViTCustomPreTrainedModel):
         )
         dtype = at_least_float32(reconstruction.dtype)  # sums over all pixels are too large for half precision
         mask_B1HW = unpatchify(mask_BNK.to(dtype), grid, self.patch_size)
-        errors = (reconstruction.to(dtype) - pixel_values.to(dtype)).abs() * mask_B1HW
+        target = self.vit.embeddings.patch_embeddings.normalise(pixel_values)
+        errors = (reconstruction.to(dtype) - target.to(dtype)).abs() * mask_B1HW
         return errors.sum() / (mask_B1HW.sum() + 1e-5) / self.config.num_channels
 
 

@@ -196,7 +196,7 @@ def regular_file(path: str | os.PathLike, name: str) -> str | os.PathLike:
     except OSError as error:
         raise type(error)(error.errno, f"{name}: {error.strerror}") from error
     if stat.S_ISDIR(found.st_mode):
-        raise IsADirectoryError(errno.EISDIR, f"{name}: is a folder; give the picture files in it")
+        raise IsADirectoryError(errno.EISDIR, f"{name}: is a folder, not a picture; give picture files")
     if not stat.S_ISREG(found.st_mode):
         raise ValueError(f"{name}: not a regular file")
     return path

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from PIL.Image import Resampling
 from torch import Tensor
@@ -42,23 +43,25 @@ capsule_pointer.restype, capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_
 
 def pixels_of_picture(picture: Image.Image) -> Tensor:
     """
-    A picture of mode L, RGB or RGBA as uint8 (channels, H, W), channels last in memory. To be read only: it may be the
+    A picture of mode L, RGB or RGBA as uint8 (1, channels, H, W), channels last in memory. To be read only: it may be the
     picture's own memory, and RGB has a fourth channel then, a filler.
     """
+    pixels = None
     if picture.mode == "RGB":
         with suppress(AttributeError, ValueError):  # a Pillow without the export; a picture that is not in one piece
-            return borrowed_pixels(picture)
-    return torch.from_numpy(np.array(picture).reshape(picture.height, picture.width, -1)).movedim(-1, 0)
+            pixels = torch.frombuffer(memory_of(picture), dtype=torch.uint8)
+    pixels = torch.from_numpy(np.array(picture)) if pixels is None else pixels
+    return pixels.view(1, picture.height, picture.width, -1).movedim(-1, 1)
 
 
-def borrowed_pixels(picture: Image.Image) -> Tensor:
-    """(4, H, W) of an RGB picture without a copy; the tensor keeps the memory alive."""
+def memory_of(picture: Image.Image) -> ctypes.Array:
+    """The bytes of an RGB picture, four for each pixel, without a copy; they keep what they lie in alive."""
     _, capsule = picture.__arrow_c_array__()
     array = ctypes.cast(capsule_pointer(capsule, b"arrow_array"), ctypes.POINTER(ArrowArray)).contents
     address = array.children[0].contents.buffers[1]
     memory = (ctypes.c_uint8 * (picture.height * picture.width * 4)).from_address(address)
     memory.owner = capsule
-    return torch.frombuffer(memory, dtype=torch.uint8).view(picture.height, picture.width, 4).movedim(-1, 0)
+    return memory
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -203,6 +206,8 @@ def resize(pixels: Tensor, size: tuple[int, int], resample: Resampling) -> Tenso
         rows, columns = (nearest(*sides).to(pixels.device) for sides in zip(pixels.shape[-2:], size, strict=True))
         return pixels[..., rows, :][..., columns]
     on_cpu = pixels.device.type == "cpu"
+    if resample == Resampling.BILINEAR and on_cpu and pixels.dtype == torch.uint8:
+        return F.interpolate(pixels, size, mode="bilinear", antialias=True)
     if resample == Resampling.BILINEAR or (resample == Resampling.BICUBIC and not on_cpu):
         return tvF.resize(pixels, list(size), tvF.InterpolationMode(resample.name.lower()), antialias=True)
     if not on_cpu:

@@ -70,7 +70,7 @@ class Steps:
         shape = self.new_shape(picture.height, picture.width)
         if resample != Resampling.BILINEAR or picture.mode == "RGBA":
             picture = picture.resize(shape[::-1], resample)
-        return resize(pixels_of_picture(picture)[None], shape, resample)[:, : self.channels]
+        return resize(pixels_of_picture(picture), shape, resample)[:, : self.channels]
 
     def picture(self, name: str, source: Any) -> Image.Image:
         options = self.options

@@ -13,6 +13,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 
+import numpy as np
 import torch
 from matplotlib import pyplot as plt
 from PIL import Image
@@ -63,17 +64,45 @@ def plot_predictions(
     inputs = processor([picture for picture, _ in examples], return_tensors="pt")
     scores, best = model.eval()(**inputs.to(model.device)).logits.softmax(dim=1).max(dim=1)
     model.train(was_training)
-    columns = min(8, len(examples))
-    rows = math.ceil(len(examples) / columns)
+    cells = []
+    for (picture, label), score, index in zip(examples, scores.tolist(), best.tolist(), strict=True):
+        predicted = model.config.id2label[index]
+        text, is_right = f"{predicted} {score:.0%}", predicted == label
+        cells.append((picture, text if is_right else f"{text}\nis {label}", "tab:green" if is_right else "tab:red"))
+    plot_sheet(cells, path)
+
+
+def plot_sheet(cells: list[tuple[Image.Image, str, str]], path: Path) -> None:
+    """A sheet of pictures, each under its text in its colour."""
+    columns = min(8, len(cells))
+    rows = math.ceil(len(cells) / columns)
     figure, axes = plt.subplots(rows, columns, figsize=(1.7 * columns, 2 * rows), layout="constrained", squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()
-    for axis, (picture, label), score, index in zip(axes.flat, examples, scores.tolist(), best.tolist(), strict=False):
-        predicted = model.config.id2label[index]
-        axis.imshow(picture, interpolation="nearest")
-        is_right = predicted == label
-        text = f"{predicted} {score:.0%}" if is_right else f"{predicted} {score:.0%}\nis {label}"
-        axis.set_title(text, fontsize=9, color="tab:green" if is_right else "tab:red", parse_math=False)
+    for axis, (picture, text, colour) in zip(axes.flat, cells, strict=False):
+        axis.imshow(picture, interpolation="nearest", cmap="gray")
+        axis.set_title(text, fontsize=9, color=colour, parse_math=False)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def plot_confusion(counts: np.ndarray, names: list[str], path: Path) -> None:
+    """The confusion matrix: pictures of each class (rows) by the class they were taken for (columns), as shares of the rows."""
+    size = max(4.0, min(20.0, 0.45 * len(names) + 2))
+    figure, axis = plt.subplots(figsize=(size, size), layout="constrained")
+    shares = counts / counts.sum(axis=1, keepdims=True).clip(min=1)
+    image = axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    axis.set(xlabel="taken for", ylabel="is")
+    if len(names) <= 60:
+        axis.set_xticks(range(len(names)), names, rotation=90, fontsize=8)
+        axis.set_yticks(range(len(names)), names, fontsize=8)
+        for text in [*axis.get_xticklabels(), *axis.get_yticklabels()]:
+            text.set_parse_math(False)
+    if len(names) <= 25:
+        for row, column in np.argwhere(counts):
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            axis.text(column, row, str(counts[row, column]), ha="center", va="center", color=colour, fontsize=7)
+    figure.colorbar(image, ax=axis, shrink=0.7, label="share of the class")
     figure.savefig(path, dpi=120)
     plt.close(figure)
 

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 from transformers import BaseImageProcessor
 from transformers.utils.logging import disable_progress_bar as disable_transformers_bars
 
-from scripts.common.augment import eval_transform, train_transform
+from scripts.common.augment import Normalise, eval_transform, picture_loader, train_transform
 from scripts.common.card import write_card
 from scripts.common.data import PictureDataset, SampleStream, Splits, load_splits, mix
 from scripts.common.errors import UserError, as_user_error, one_line
@@ -79,12 +79,14 @@ def train(recipe: Recipe, resume: bool = False) -> RunFolder:
     # --- Loaders ------------------------------------------------------------------------------------------------------
     part = part_size(recipe, accelerator.num_processes)
     stream = SampleStream(size, recipe.run.seed, step * batch_size, total_steps * batch_size)
-    pictures = PictureDataset(splits.train, train_transform(recipe.augment, processor), recipe.run.seed)
+    transform, loader = train_transform(recipe.augment, processor), picture_loader(processor)
+    pictures = PictureDataset(splits.train, transform, recipe.run.seed, loader)
     train_loader = DataLoader(pictures, batch_size=part, sampler=stream, num_workers=recipe.data.workers)
     validation_loader = eval_loader(splits.validation, processor, part, recipe.data.workers)
     model, optimizer, train_loader, validation_loader = accelerator.prepare(
         model, optimizer, train_loader, validation_loader
     )
+    normalise = Normalise(processor).to(accelerator.device)
     if accelerator.is_main_process:
         run.create(recipe, step)
         describe(splits, model, accelerator, step, total_steps)
@@ -103,7 +105,7 @@ def train(recipe: Recipe, resume: bool = False) -> RunFolder:
                 batch = next(parts)
                 seeds = (recipe.run.seed, step, part_index, accelerator.process_index)
                 torch.manual_seed(mix(*seeds))  # of dropout and stochastic depth
-                loss = model(**batch).loss
+                loss = model(pixel_values=normalise(batch["pixel_values"]), labels=batch["labels"]).loss
                 accelerator.backward(loss)
                 loss_sum += finite(loss, "loss", step, run) / recipe.optim.accumulation_steps
                 if accelerator.sync_gradients:
@@ -121,7 +123,7 @@ def train(recipe: Recipe, resume: bool = False) -> RunFolder:
             report("train", step, epoch, loss=mean_loss, lr=lr, grad_norm=grad_norm, images_per_second=rate)
             loss_sum, seconds, steps = 0.0, 0.0, 0
         if step % eval_every == 0 or is_last:
-            report("validation", step, epoch, **evaluate(model, validation_loader, accelerator))
+            report("validation", step, epoch, **evaluate(model, validation_loader, accelerator, normalise))
         if (step % save_every == 0 or is_last) and accelerator.is_main_process:
             with run.new_checkpoint(step, recipe.run.keep) as folder:
                 save_model(folder, accelerator.unwrap_model(model), processor)
@@ -131,7 +133,7 @@ def train(recipe: Recipe, resume: bool = False) -> RunFolder:
     # --- Test, figures, final folder ----------------------------------------------------------------------------------
     if splits.test is not None:
         loader = accelerator.prepare(eval_loader(splits.test, processor, part, recipe.data.workers))
-        report("test", step, epoch, **evaluate(model, loader, accelerator))
+        report("test", step, epoch, **evaluate(model, loader, accelerator, normalise))
     report.close()
     if accelerator.is_main_process:
         finish(recipe, run, accelerator.unwrap_model(model), processor, splits)
@@ -152,8 +154,9 @@ def part_size(recipe: Recipe, processes: int) -> int:
 
 
 def eval_loader(rows: Dataset, processor: BaseImageProcessor, batch_size: int, workers: int) -> DataLoader:
-    """All rows once, in order, as the image processor gives them."""
-    return DataLoader(PictureDataset(rows, eval_transform(processor)), batch_size=batch_size, num_workers=workers)
+    """All rows once, in order, as the image processor gives them before it normalises."""
+    pictures = PictureDataset(rows, eval_transform(processor), loader=picture_loader(processor))
+    return DataLoader(pictures, batch_size=batch_size, num_workers=workers)
 
 
 def finite(value: torch.Tensor, what: str, step: int, run: RunFolder) -> float:
@@ -202,7 +205,8 @@ def finish(recipe: Recipe, run: RunFolder, model: nn.Module, processor: BaseImag
         save_model(folder, model, processor)
         write_card(folder / "README.md", recipe, model, splits, log)
     kind, rows = ("validation", splits.validation) if splits.test is None else ("test", splits.test)
-    pictures, count = PictureDataset(rows, eval_transform(processor)), min(EXAMPLES, len(rows))
+    pictures = PictureDataset(rows, eval_transform(processor), loader=picture_loader(processor))
+    count = min(EXAMPLES, len(rows))
     spread = [index * len(rows) // count for index in range(count)]
     examples = [(pictures.picture(index), splits.names[rows[index]["label"]]) for index in spread]
     run.save_examples(examples)

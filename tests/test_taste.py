@@ -88,7 +88,7 @@ def test_nothing_that_runs_what_a_file_says(path):
 # ---------------------------------------------------------------------------------------------------------------------
 # Budgets
 
-FILE_LINES = {"modeling_vit_custom.py": 620, "configuration_vit_custom.py": 460}
+FILE_LINES = {"modeling_vit_custom.py": 620, "configuration_vit_custom.py": 480}
 FUNCTION_LINES = {"train": 120}
 FUNCTION_ARGUMENTS = 8
 

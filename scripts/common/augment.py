@@ -1,52 +1,127 @@
-"""Training pictures varied, from torchvision; every number of the pixels comes from the image processor."""
+"""
+Pictures on their way to a model: training pictures varied, the others as the image processor has them.
+
+Both come as uint8, which is four times less to carry from a worker process than floats; `Normalise` makes batches of them what the
+processor would. Every number of the pixels is the processor's.
+"""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from PIL import Image
+from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode, v2
 from transformers import BaseImageProcessor
-from transformers.image_utils import pil_torch_interpolation_mapping
 
+from modeling_vit_custom import ViTCustomImageProcessor, load_picture
+from modeling_vit_custom.pictures_vit_custom import MODES
+from modeling_vit_custom.pixels_vit_custom import multiply_add, pixels_of_picture
 from scripts.common.errors import UserError
 from scripts.common.recipe import AugmentRecipe
 
 
-POLICIES = {"none": v2.Identity, "rand_augment": v2.RandAugment, "trivial_augment": v2.TrivialAugmentWide}
+POLICIES = {"none": None, "rand_augment": v2.RandAugment, "trivial_augment": v2.TrivialAugmentWide}
+
+# Torch's kernels for the filters that it has for uint8; the others, all sharper than bilinear, come nearest to bicubic.
+INTERPOLATIONS = {Image.NEAREST: InterpolationMode.NEAREST_EXACT, Image.BILINEAR: InterpolationMode.BILINEAR}
+
+COLOURS = (40, 90, 160)
+
+
+def channel_count(processor: BaseImageProcessor) -> int:
+    """The channels of the pictures that a processor gives."""
+    mean = getattr(processor, "image_mean", None)
+    count = len(mean) if isinstance(mean, (list, tuple)) else 3
+    if count not in MODES:
+        raise UserError(f"the image processor gives {count} channels; picture files have 1, 3 or 4")
+    return count
+
+
+def picture_loader(processor: BaseImageProcessor) -> Callable[..., Image.Image]:
+    """[`load_picture`] for the channels, the background and the limit of a processor."""
+    fields = ("background", "max_pixels")
+    given = {field: getattr(processor, field) for field in fields if getattr(processor, field, None) is not None}
+    return partial(load_picture, channels=channel_count(processor), **given)
 
 
 def output_size(processor: BaseImageProcessor) -> tuple[int, int]:
-    """(height, width) of the pictures that a processor gives; a `UserError` if they keep the shape of their source."""
-    wide, high = (eval_transform(processor)(Image.new("RGB", size)).shape[1:] for size in ((80, 60), (60, 80)))
-    if wide != high:
+    """
+    (height, width) of the pictures that a processor gives.
+
+    Raises:
+        `UserError`: if they have no one shape, or if it does more to the values than rescale and normalise.
+    """
+    mode, transform, normalise = MODES[channel_count(processor)], eval_transform(processor), Normalise(processor)
+    plain = (Image.new("RGB", size, COLOURS).convert(mode) for size in ((80, 60), (60, 80)))
+    wide, high = (normalise(transform(picture)[None])[0] for picture in plain)
+    if wide.shape != high.shape:
         raise UserError(
             f"{type(processor).__name__} gives pictures of several shapes, which make no batch: set a size of height and width"
         )
-    return tuple(wide)
+    colour = torch.tensor(Image.new("RGB", (1, 1), COLOURS).convert(mode).getpixel((0, 0)), dtype=torch.uint8)
+    expected = normalise(colour.view(1, -1, 1, 1))[0]
+    if (wide.float().amax(dim=(1, 2), keepdim=True) - expected).abs().max() > 1.01 * normalise.scale.max():
+        raise UserError(
+            f"{type(processor).__name__} changes colours (BGR?) or values in ways that training pictures would lack"
+        )
+    return tuple(wide.shape[1:])
 
 
-def pixel_statistics(processor: BaseImageProcessor) -> tuple[list[float], list[float]]:
-    """Mean and deviation of pixels 0..255 that do what the processor's rescaling and normalising do."""
-    scale = processor.rescale_factor if processor.do_rescale else 1.0
-    mean, deviation = (processor.image_mean, processor.image_std) if processor.do_normalize else ([0.0] * 3, [1.0] * 3)
-    return [value / scale for value in mean], [value / scale for value in deviation]
+class Normalise(nn.Module):
+    """
+    Batches of uint8 pixels, (B, C, height, width), rescaled and normalised in float32 as the processor does; floats, which
+    are normalised already, as they are, and uint8 too if the processor does neither.
+    """
+
+    def __init__(self, processor: BaseImageProcessor):
+        super().__init__()
+        self.is_needed = bool(processor.do_rescale or processor.do_normalize)
+        scale = torch.tensor(processor.rescale_factor if processor.do_rescale else 1.0, dtype=torch.float64)
+        mean, deviation = (processor.image_mean, processor.image_std) if processor.do_normalize else (0.0, 1.0)
+        mean, deviation = (torch.tensor(value, dtype=torch.float64).view(-1, 1, 1) for value in (mean, deviation))
+        self.register_buffer("scale", (scale / deviation).float())
+        self.register_buffer("bias", (-mean / deviation).float())
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        if not self.is_needed or pixels.is_floating_point():
+            return pixels
+        return multiply_add(pixels, self.scale, self.bias)
 
 
-def train_transform(recipe: AugmentRecipe, processor: BaseImageProcessor) -> Callable[[Image.Image], torch.Tensor]:
-    """A function of a picture, random by torch's generator: (C, height, width), normalised as the processor does."""
-    interpolation = pil_torch_interpolation_mapping[processor.resample]
+def train_transform(recipe: AugmentRecipe, processor: BaseImageProcessor) -> Callable[[Image.Image], Tensor]:
+    """A function of a picture, random by torch's generator: uint8 (C, height, width)."""
+    channels = channel_count(processor)
+    if channels not in (1, 3) and recipe.policy != "none":
+        raise UserError(
+            f"augment.policy={recipe.policy} needs pictures of 1 or 3 channels; the model takes {channels}"
+        )
+    interpolation = INTERPOLATIONS.get(processor.resample, InterpolationMode.BICUBIC)
+    rotation = v2.RandomRotation(recipe.rotation, interpolation=InterpolationMode.BILINEAR)
+    policy = [v2.ToPILImage(), POLICIES[recipe.policy](), v2.PILToTensor()] if recipe.policy != "none" else []
     return v2.Compose([
-        v2.RandomRotation(recipe.rotation, interpolation=InterpolationMode.BILINEAR),
+        *([rotation] if recipe.rotation else []),
+        pixels_of_picture,
         v2.RandomResizedCrop(output_size(processor), recipe.crop_scale, recipe.crop_ratio, interpolation),
+        partial(first_channels, channels),
         v2.RandomHorizontalFlip(recipe.horizontal_flip),
-        POLICIES[recipe.policy](),
-        v2.ToImage(),
-        v2.ToDtype(torch.float32),
-        v2.Normalize(*pixel_statistics(processor)),
-        v2.ToPureTensor(),
+        *policy,
     ])  # fmt: skip
 
 
-def eval_transform(processor: BaseImageProcessor) -> Callable[[Image.Image], torch.Tensor]:
-    """The processor, for one picture: (C, height, width)."""
-    return lambda picture: processor(picture, return_tensors="pt").pixel_values[0]
+def eval_transform(processor: BaseImageProcessor) -> Callable[[Image.Image], Tensor]:
+    """
+    The processor, for one picture: (C, height, width). Ours leaves the normalising to [`Normalise`], as uint8; what others do
+    beside it nobody knows.
+    """
+    later = {"do_rescale": False, "do_normalize": False} if isinstance(processor, ViTCustomImageProcessor) else {}
+    return partial(process, processor, later)
+
+
+def process(processor: BaseImageProcessor, options: dict, picture: Image.Image) -> Tensor:
+    return processor(picture, return_tensors="pt", **options).pixel_values[0]
+
+
+def first_channels(count: int, pixels: Tensor) -> Tensor:
+    """(count, H, W) of (1, channels, H, W)."""
+    return pixels[0, :count]

@@ -2,7 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Lock
+from typing import Any
 
 import datasets
 import numpy as np
@@ -99,7 +102,7 @@ def prepare(
     names = names or class_names(rows, labels)
     unknown = sorted(set(labels) - set(names))
     if unknown:
-        raise UserError(f"{source} holds the classes {unknown}, which the training pictures {names} lack")
+        raise UserError(f"{source} holds the classes {unknown}, which are none of {names}")
     number = {name: index for index, name in enumerate(names)}
     numbers, feature = [number[label] for label in labels], datasets.ClassLabel(names=names)
     rows = rows.remove_columns("label").add_column("label", numbers, feature=feature)
@@ -155,32 +158,46 @@ class PictureDataset(Dataset):
     Decoded and transformed rows.
 
     A key is (epoch, index): what a random transform draws is a function of `seed` and key alone, so that neither workers
-    nor a resumed run change it.
+    nor a resumed run change it. A batch is decoded in as many threads as torch has, which is one in a worker process.
     """
 
-    def __init__(self, rows: datasets.Dataset, transform: Callable, seed: int = 0):
-        self.rows, self.transform, self.seed = rows, transform, seed
+    def __init__(
+        self,
+        rows: datasets.Dataset,
+        transform: Callable,
+        seed: int = 0,
+        loader: Callable[..., Image.Image] = load_picture,
+    ):
+        self.rows, self.transform, self.seed, self.loader = rows, transform, seed, loader
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, key: int | tuple[int, int]) -> dict[str, torch.Tensor]:
-        epoch, index = (0, key) if isinstance(key, int) else key
-        row = self.rows[index]
-        picture = self.picture(index, row)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(mix(self.seed, epoch, index))
-            pixels = self.transform(picture)
-        return {"pixel_values": pixels, "labels": row["label"]}
+    def __getitem__(self, key: int | tuple[int, int]) -> dict[str, Any]:
+        return self.__getitems__([key])[0]
 
-    def picture(self, index: int, row: dict | None = None) -> Image.Image:
+    def __getitems__(self, keys: list[int | tuple[int, int]]) -> list[dict[str, Any]]:
+        """Those of a batch; asked for by `DataLoader`. Decoded side by side, transformed one by one: torch has one generator."""
+        keys = [(0, key) if isinstance(key, int) else key for key in keys]
+        rows, lock, threads = self.rows[[index for _, index in keys]], Lock(), torch.get_num_threads()
+
+        def sample(key: tuple[int, int], image: dict, label: int) -> dict[str, Any]:
+            picture = self.picture(key[1], image)
+            with lock:
+                torch.default_generator.manual_seed(mix(self.seed, *key))
+                return {"pixel_values": self.transform(picture), "labels": label}
+
+        with ThreadPoolExecutor(threads) as pool, torch.random.fork_rng(devices=[]):
+            return list((pool.map if threads > 1 else map)(sample, keys, rows["image"], rows["label"]))
+
+    def picture(self, index: int, image: dict | None = None) -> Image.Image:
         """The decoded picture of a row; an error names file and row."""
-        image = (row or self.rows[index])["image"]
+        image = image or self.rows[index]["image"]
         if image is None:
             raise UserError(f"row {index} has no picture")
         name = f"{image['path'] or 'picture'} (row {index})"
         try:
-            return load_picture(image["bytes"] if image["bytes"] is not None else image["path"], name)
+            return self.loader(image, name)
         except (OSError, ValueError) as error:
             raise UserError(f"{one_line(error)}; repair or remove it") from error
 

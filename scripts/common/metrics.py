@@ -1,5 +1,7 @@
 """Accuracy and loss of a model on labelled pictures: sums and a count, divided once."""
 
+from collections.abc import Callable
+
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
@@ -18,7 +20,12 @@ def measure(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, loader: DataLoader, accelerator: Accelerator) -> dict[str, float]:
+def evaluate(
+    model: nn.Module,
+    loader: DataLoader,
+    accelerator: Accelerator,
+    normalise: Callable[[Tensor], Tensor],
+) -> dict[str, float]:
     """
     Mean loss and accuracy over all pictures of a prepared `loader` and their number, the same in every process: the copies
     that fill up the last batch across processes don't count. Top-5 accuracy where there are more than five classes.
@@ -27,7 +34,7 @@ def evaluate(model: nn.Module, loader: DataLoader, accelerator: Accelerator) -> 
     model.eval()
     for batch in loader:
         with accelerator.autocast():
-            logits = model(pixel_values=batch["pixel_values"]).logits
+            logits = model(pixel_values=normalise(batch["pixel_values"])).logits
         rows = accelerator.gather_for_metrics(measure(logits, batch["labels"]))
         sums, count = sums + rows.double().sum(dim=0).cpu(), count + len(rows)
     model.train(was_training)

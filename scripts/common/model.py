@@ -32,6 +32,8 @@ def build_model(recipe: ModelRecipe, names: list[str]) -> tuple[PreTrainedModel,
         if field in recipe.config:
             raise UserError(f"model.config.{field} cannot be set: the classes come from the training pictures")
     labels = {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
+    if recipe.from_rgb:
+        return from_rgb(recipe, names, labels)
     if recipe.pretrained is not None:
         return load_model(recipe.pretrained, names, {**recipe.config, **labels})
     with as_user_error("model"):
@@ -41,8 +43,25 @@ def build_model(recipe: ModelRecipe, names: list[str]) -> tuple[PreTrainedModel,
             if recipe.variant is None
             else ViTCustomConfig.from_variant(recipe.variant, **fields)
         )
-        check_channels(config.num_channels)
         return ViTCustomForImageClassification(config), ViTCustomImageProcessor.for_model(config)
+
+
+def from_rgb(
+    recipe: ModelRecipe, names: list[str], labels: dict[str, Any]
+) -> tuple[PreTrainedModel, BaseImageProcessor]:
+    """The model and processor of `recipe.pretrained`, which is for RGB, brought to `recipe.config["num_channels"]`."""
+    config = dict(recipe.config)
+    channels = config.pop("num_channels", None)
+    if recipe.pretrained is None or channels is None:
+        raise UserError("model.from_rgb needs model.pretrained, and model.config.num_channels, the channels to have")
+    model, processor = load_model(recipe.pretrained, names, {**config, **labels})
+    if not hasattr(model, "resize_channels"):
+        raise UserError(f"model.from_rgb: {type(model).__name__} cannot change its channels")
+    with as_user_error("model.from_rgb"):
+        model.resize_channels(channels)
+        more = {1: lambda rgb: [sum(rgb) / 3]}.get(channels, lambda rgb: [*rgb, *[0.5] * (channels - 3)])
+        statistics = {name: more(list(getattr(processor, name))) for name in ("image_mean", "image_std")}
+        return model, type(processor).from_dict({**processor.to_dict(), **statistics})
 
 
 def load_model(
@@ -59,7 +78,6 @@ def load_model(
         unknown = sorted(key for key in fields or {} if not hasattr(config, key))
         if unknown:
             raise UserError(f"model.config.{unknown[0]}: {type(config).__name__} of {source} has no such field")
-        check_channels(getattr(config, "num_channels", 3))
         model, info = AutoModelForImageClassification.from_pretrained(
             source, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True, **(fields or {})
         )
@@ -69,6 +87,7 @@ def load_model(
     wrong = sorted(name for name in fresh if names is None or weights[name].shape[0] != len(names))
     if wrong:
         rest = "only a head may be new" if names else "it is no whole classifier"
+        rest += "; model.from_rgb=true starts from RGB weights" if "num_channels" in (fields or {}) else ""
         raise UserError(f"{source} does not fit: {', '.join(wrong[:3])} missing or of another shape; {rest}")
     return model, processor
 
@@ -87,9 +106,3 @@ def check_source(source: str) -> str:
     if not folder.is_dir() and source.count("/") != 1:
         raise UserError(f"{source}: no such folder, and no id of a model on the Hub (owner/name)")
     return str(folder) if folder.is_dir() else source
-
-
-def check_channels(channels: int) -> None:
-    """Raises `UserError` for a model that takes no RGB."""
-    if channels != 3:
-        raise UserError(f"num_channels={channels}: pictures are read as RGB, which needs 3")

@@ -51,6 +51,8 @@ class ModelRecipe:
     """Named size, see `VARIANTS`, where `pretrained` is `None`; `None` if `config` says all."""
     config: dict[str, Any] = field(default_factory=dict)
     """Further fields of the configuration, `--set model.config.drop_path_rate=0.1`."""
+    from_rgb: bool = False
+    """Make of a `pretrained` model for RGB one for `model.config.num_channels`: 1 (grey) or 4 (RGB and opacity)."""
 
 
 @dataclass(frozen=True, config=STRICT)

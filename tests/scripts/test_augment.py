@@ -7,7 +7,7 @@ from PIL import Image
 from transformers import ViTImageProcessor
 
 from modeling_vit_custom import ViTCustomImageProcessor
-from scripts.common.augment import eval_transform, output_size, train_transform
+from scripts.common.augment import Normalise, eval_transform, output_size, picture_loader, train_transform
 from scripts.common.errors import UserError
 from scripts.common.recipe import AugmentRecipe
 
@@ -17,7 +17,9 @@ SIZE = {"height": 16, "width": 24}
 
 
 def picture() -> Image.Image:
-    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8))
+    y, x = np.mgrid[:40, :50]
+    channels = [128 + 110 * np.sin(x / 5), 128 + 110 * np.cos(y / 4), 4 * (x + y) % 200]
+    return Image.fromarray(np.stack(channels, axis=-1).astype(np.uint8))
 
 
 def differs(**options) -> float:
@@ -25,7 +27,7 @@ def differs(**options) -> float:
     processor = ViTCustomImageProcessor(size=SIZE)
     still = eval_transform(processor)(picture())
     transform = train_transform(AugmentRecipe(**{**STILL, **options}), processor)
-    return np.mean([not torch.allclose(transform(picture()), still, atol=0.05) for _ in range(8)])
+    return np.mean([(transform(picture()).float() - still.float()).abs().max() > 8 for _ in range(8)])
 
 
 @pytest.mark.parametrize("options", [
@@ -33,17 +35,48 @@ def differs(**options) -> float:
     {"do_normalize": False, "do_rescale": False}, {"resample": 3},
 ])  # fmt: skip
 @pytest.mark.parametrize("kind", [ViTCustomImageProcessor, ViTImageProcessor])
-def test_without_chance_training_pixels_are_the_processor_s(kind, options):
+def test_without_chance_pixels_are_the_processor_s(kind, options):
     processor = kind(size=SIZE, **options)
-    found = train_transform(AugmentRecipe(**STILL), processor)(picture())
-    expected = eval_transform(processor)(picture())
-    assert found.shape == expected.shape == (3, 16, 24)
-    levels = {"do_normalize": 1 / 255, "do_rescale": 1 / 0.5, "image_std": 1 / 255 / 0.4}
-    level = (
-        1.0 if len(options) == 2 and "do_rescale" in options else levels.get(next(iter(options), ""), 1 / 255 / 0.5)
-    )
-    assert type(found) is torch.Tensor
-    assert (found - expected).abs().max() <= 1.01 * level
+    expected = processor(picture(), return_tensors="pt").pixel_values
+    level = Normalise(processor).scale.max().item()
+    varied = train_transform(AugmentRecipe(**STILL), processor)
+    for transform, is_float in ((varied, False), (eval_transform(processor), kind is ViTImageProcessor)):
+        frame = transform(picture())
+        found = Normalise(processor)(frame[None])
+        assert type(frame) is torch.Tensor and found.dtype == expected.dtype
+        assert frame.dtype == (expected.dtype if is_float else torch.uint8)
+        assert found.shape == expected.shape == (1, 3, 16, 24)
+        assert (found.float() - expected.float()).abs().max() <= 1.01 * level
+
+
+@pytest.mark.parametrize("channels, mode", [(1, "L"), (4, "RGBA")])
+def test_other_channels_are_augmented_too(channels, mode):
+    processor = ViTCustomImageProcessor(size=SIZE, image_mean=[0.3] * channels, image_std=[0.2] * channels)
+    expected = processor(picture(), return_tensors="pt").pixel_values
+    for transform in (train_transform(AugmentRecipe(**STILL), processor), eval_transform(processor)):
+        found = Normalise(processor)(transform(picture_loader(processor)(picture()))[None])
+        assert (found - expected).abs().max() <= 1.01 / 255 / 0.2
+    assert picture_loader(processor)(picture()).mode == mode
+    if channels == 4:
+        with pytest.raises(UserError, match="augment.policy=rand_augment"):
+            train_transform(AugmentRecipe(policy="rand_augment"), processor)
+    else:
+        varied = train_transform(AugmentRecipe(policy="rand_augment"), processor)(picture_loader(processor)(picture()))
+        assert varied.shape == (1, 16, 24)
+
+
+class BGR(ViTImageProcessor):
+    """Turns the channels round, as MobileViT's processor does."""
+
+    def process_image(self, *arguments, **options):
+        return super().process_image(*arguments, **options).flip(0)
+
+
+def test_processors_that_training_cannot_follow_are_refused():
+    with pytest.raises(UserError, match="changes colours"):
+        output_size(BGR(size=SIZE))
+    with pytest.raises(UserError, match="5 channels"):
+        output_size(ViTCustomImageProcessor(image_mean=[0.5] * 5, image_std=[0.5] * 5))
 
 
 def test_every_option_of_augmentation_is_seen():

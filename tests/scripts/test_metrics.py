@@ -5,6 +5,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
+from torch import nn
 from torch.utils.data import DataLoader
 
 from scripts.common.metrics import evaluate
@@ -20,7 +21,7 @@ def test_they_are_scikit_learn_s_whatever_the_batch(batch_size, classes):
     accelerator = Accelerator(cpu=True)
     loader = accelerator.prepare(DataLoader(data, batch_size=batch_size))
     model.train()
-    found = evaluate(model, loader, accelerator)
+    found = evaluate(model, loader, accelerator, nn.Identity())
     assert model.training
 
     scores = model.eval()(images).logits.detach().double().softmax(dim=1).numpy()

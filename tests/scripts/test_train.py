@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -16,8 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import AutoImageProcessor, AutoModelForImageClassification, ViTConfig, ViTForImageClassification
 
-from modeling_vit_custom import ViTCustomModel
-from scripts import plot, predict, train
+from scripts import bench, evaluate, plot, predict, train
 from scripts.common.errors import UserError
 from scripts.common.recipe import load_recipe, read_recipe
 from scripts.common.run_folder import RunFolder, read_log
@@ -382,7 +380,8 @@ def test_a_folder_with_other_things_in_it_is_left_alone(pictures_folder, tmp_pat
     (["model.config.image_size=30"], "image_size=30"),
     (["model.pretrained=who/what"], "who/what"),
     (["model.config.hidden_size=text"], "hidden_size"),
-    (["model.config.num_channels=1"], "num_channels=1"),
+    (["model.config.num_channels=5"], "5 channels"),
+    (["model.from_rgb=true"], "model.from_rgb needs model.pretrained"),
     (["model.variant=B/17"], "did you mean 'B/16'"),
     (["optim.batch_size=9", "optim.accumulation_steps=2"], "optim.batch_size=9"),
     (["optim.lr=1e30"], " is nan at step"),
@@ -414,59 +413,6 @@ def test_a_model_that_lacks_more_than_a_head_is_refused(make_recipe, tmp_path):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The other scripts
-
-
-def test_predict_prints_a_table_and_fails_for_what_it_cannot_read(make_recipe, pictures_folder, tmp_path, capsys):
-    run = train.train(make_recipe("run.epochs=6"))
-    capsys.readouterr()
-    paths = [str(pictures_folder / "test" / name / "0.png") for name in ("cat", "dog")]
-    predict.main([str(run.final), *paths, "--top-k", "9"])
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3 and lines[0].split() == ["picture", "1.", "2."]
-    assert [line.split()[1] for line in lines[1:]] == ["cat", "dog"]
-
-    (tmp_path / "bad.png").write_bytes(b"no picture")
-    with pytest.raises(SystemExit, match="1"):
-        predict.main([str(run.final), paths[0], str(tmp_path / "bad.png")])
-    out = capsys.readouterr()
-    assert "0.png" in out.out and "bad.png: cannot identify" in out.err
-    for source, named in (
-        ("/nowhere/at/all", "no such folder"),
-        (str(run.path), "did you mean .*final"),
-        ("who/what", "who/what"),
-    ):
-        with pytest.raises(
-            SystemExit, match=f"error: {source}.*{named}" if named != source else f"error: {named}"
-        ) as caught:
-            predict.main([source, paths[0]])
-        assert "\n" not in str(caught.value)
-
-
-def test_predict_refuses_what_is_no_trained_classifier(make_recipe, pictures_folder, tmp_path):
-    run = train.train(make_recipe("run.epochs=1"))
-    picture = str(pictures_folder / "test" / "cat" / "0.png")
-    ViTCustomModel.from_pretrained(run.final).save_pretrained(tmp_path / "base")
-    (tmp_path / "base" / "preprocessor_config.json").write_bytes((run.final / "preprocessor_config.json").read_bytes())
-    shutil.copytree(run.final, tmp_path / "torn")
-    (tmp_path / "torn" / "model.safetensors").write_bytes((run.final / "model.safetensors").read_bytes()[:1000])
-    shutil.copytree(run.final, tmp_path / "odd")
-    config = (run.final / "config.json").read_text().replace('"hidden_size": 16', '"hidden_size": "16"')
-    (tmp_path / "odd" / "config.json").write_text(config)
-    for name, named in (("base", "no whole classifier"), ("torn", "header"), ("odd", "hidden_size")):
-        with pytest.raises(SystemExit, match=f"error: .*/{name}.*{named}") as caught:
-            predict.main([str(tmp_path / name), picture])
-        assert "\n" not in str(caught.value)
-
-
-def test_predict_names_folders_and_missing_files(make_recipe, tmp_path, capsys):
-    run = train.train(make_recipe("run.epochs=1"))
-    with pytest.raises(SystemExit, match="1"):
-        predict.main([str(run.final), str(tmp_path), str(tmp_path / "nowhere.png")])
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
-    assert lines == [
-        f"error: {tmp_path}: is a folder; give the picture files in it",
-        f"error: {tmp_path}/nowhere.png: No such file or directory",
-    ]
 
 
 def test_a_checkpoint_without_its_head_is_refused_not_filled_at_random(make_recipe, monkeypatch):
@@ -504,8 +450,8 @@ def test_plot_lays_runs_over_each_other(make_recipe, tmp_path, capsys):
         plot.main([str(runs[0].path), "--out", str(tmp_path / "nowhere" / "x.png")])
 
 
-@pytest.mark.parametrize("module", ["train", "predict", "plot"])
-def test_help_names_every_option(module, capsys):
+@pytest.mark.parametrize("module", [train, predict, evaluate, plot, bench])
+def test_help_names_the_command(module, capsys):
     with pytest.raises(SystemExit, match="0"):
-        {"train": train, "predict": predict, "plot": plot}[module].main(["--help"])
-    assert f"python -m scripts.{module}" in capsys.readouterr().out
+        module.main(["--help"])
+    assert f"python -m {module.__name__}" in capsys.readouterr().out

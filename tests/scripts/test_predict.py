@@ -1,0 +1,257 @@
+"""`scripts.predict`: what pipelines say, whatever the batches, processes and forms; nothing unread is lost."""
+
+import csv
+import io
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor, pipeline
+
+from modeling_vit_custom import ViTCustomImageProcessor, ViTCustomModel
+from scripts import predict
+from scripts.common.inference import Item, Reader, classify, find_pictures
+from tests.tiny import tiny_model
+
+
+NAMES = ["cat", "dog", "a $bird", "fish", 'ünïcode, "quoted"']
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    model = tiny_model(id2label=dict(enumerate(NAMES)))
+    model.save_pretrained(folder)
+    ViTCustomImageProcessor.for_model(model.config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    """Seven pictures in two folders, of several kinds and sizes."""
+    folder, random = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    (folder / "more").mkdir()
+    for index, name in enumerate(["a.png", "b.JPG", "c.Jpeg", "d.webp", "more/e.bmp", "more/f.tif", "more/g.gif"]):
+        Image.fromarray(random.integers(0, 256, (20 + index, 30, 3), dtype=np.uint8)).save(folder / name)
+    (folder / "notes.txt").write_text("no picture")
+    (folder / ".hidden.png").write_text("no picture")
+    return folder
+
+
+def expected(model_folder: Path, paths: list[str]) -> list[list[dict]]:
+    classifier = pipeline("image-classification", model=str(model_folder), trust_remote_code=False)
+    return classifier(paths, top_k=5)
+
+
+def json_lines(capsys) -> list[dict]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize("options", [
+    [], ["--batch-size", "1"], ["--batch-size", "3"], ["--workers", "2", "--batch-size", "2"], ["--device", "cpu"],
+])  # fmt: skip
+def test_it_says_what_a_pipeline_says(options, model_folder, pictures, capsys):
+    predict.main([str(model_folder), str(pictures), "--json", "--top-k", "5", *options])
+    found = json_lines(capsys)
+    paths = [row["picture"] for row in found]
+    assert [Path(path).name for path in paths] == ["a.png", "b.JPG", "c.Jpeg", "d.webp", "e.bmp", "f.tif", "g.gif"]
+    for row, theirs in zip(found, expected(model_folder, paths), strict=True):
+        assert [p["label"] for p in row["predictions"]] == [p["label"] for p in theirs]
+        assert [p["score"] for p in row["predictions"]] == pytest.approx([p["score"] for p in theirs], abs=1e-5)
+
+
+def test_another_library_s_model_predicts_too(tmp_path, pictures, capsys):
+    sizes = {"image_size": 16, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    ViTForImageClassification(ViTConfig(**sizes, intermediate_size=24, num_labels=3)).save_pretrained(tmp_path)
+    ViTImageProcessor(size={"height": 16, "width": 16}, image_mean=[0.1, 0.2, 0.3]).save_pretrained(tmp_path)
+    path = str(pictures / "a.png")
+    predict.main([str(tmp_path), path, "--json", "--top-k", "2"])
+    theirs = expected(tmp_path, [path])[0]
+    assert json_lines(capsys)[0]["predictions"][0]["score"] == pytest.approx(theirs[0]["score"], abs=1e-5)
+
+
+def test_the_table_and_the_files_left_out(model_folder, pictures, capsys):
+    predict.main([str(model_folder), str(pictures), "--top-k", "2"])
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[0].split() == ["picture", "1.", "2."] and len(lines) == 8
+    assert len({line.index("%") for line in lines[1:] if "cat" in line.split("%")[0]}) <= 2
+    assert "1 files are no pictures" in err
+
+
+def test_csv_holds_what_json_holds(model_folder, pictures, capsys):
+    arguments = [str(model_folder), str(pictures / "a.png"), str(pictures / "notes.txt"), "--top-k", "3"]
+    with pytest.raises(SystemExit, match="1"):
+        predict.main([*arguments, "--csv"])
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    with pytest.raises(SystemExit, match="1"):
+        predict.main([*arguments, "--json"])
+    good, bad = json_lines(capsys)
+    assert [rows[0][f"label_{rank}"] for rank in (1, 2, 3)] == [p["label"] for p in good["predictions"]]
+    assert float(rows[0]["score_1"]) == good["predictions"][0]["score"]
+    assert rows[1]["error"] == bad["error"] and "notes.txt" in rows[1]["picture"]
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_what_cannot_be_read_is_listed_and_costs_nothing_else(workers, model_folder, pictures, tmp_path, capsys):
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    Image.new("1", (30_000, 30_000)).save(tmp_path / "bomb.png")
+    (tmp_path / "empty").mkdir()
+    paths = [pictures / "a.png", tmp_path / "bad.png", tmp_path / "bomb.png", tmp_path / "nowhere.png", tmp_path / "empty",
+             tmp_path / "*.jpg", pictures / "b.JPG"]  # fmt: skip
+    with pytest.raises(SystemExit, match="1"):
+        predict.main([str(model_folder), *map(str, paths), "--batch-size", "2", "--workers", workers])
+    out, err = capsys.readouterr()
+    assert "a.png" in out and "b.JPG" in out
+    errors = [line.removeprefix(f"error: {tmp_path}/") for line in err.splitlines() if line.startswith("error")]
+    named = [
+        "bad.png: cannot identify",
+        "bomb.png:",
+        "nowhere.png: No such file",
+        "empty: is a folder",
+        "*.jpg: No such file",
+    ]
+    assert len(errors) == 5 and all(error.startswith(start) for error, start in zip(errors, named, strict=True))
+
+
+def test_a_limit_of_pixels_can_be_set(model_folder, pictures, capsys):
+    with pytest.raises(SystemExit, match="1"):
+        predict.main([str(model_folder), str(pictures / "a.png"), "--max-pixels", "599"])
+    assert "a.png: cannot be decoded: 30 x 20 = 600 pixels exceeds limit" in capsys.readouterr().err
+    predict.main([str(model_folder), str(pictures / "a.png"), "--max-pixels", "600"])
+
+
+def test_patterns_are_looked_up(model_folder, pictures, capsys):
+    predict.main([str(model_folder), str(pictures / "*" / "*.[bt]*"), "--json"])
+    assert {Path(row["picture"]).name for row in json_lines(capsys)} == {"e.bmp", "f.tif"}
+    predict.main([str(model_folder), str(pictures / "**" / "*.JPG"), "--json"])
+    assert [Path(row["picture"]).name for row in json_lines(capsys)] == ["b.JPG"]
+
+
+def test_names_come_from_standard_input(model_folder, pictures, capsys, monkeypatch):
+    names = f"{pictures}/a.png\r\n\n{pictures}/more\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(names))
+    predict.main([str(model_folder), "-", "--json"])
+    assert [Path(row["picture"]).name for row in json_lines(capsys)] == ["a.png", "e.bmp", "f.tif", "g.gif"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    with pytest.raises(SystemExit, match="error: no pictures"):
+        predict.main([str(model_folder), "-"])
+
+
+def test_the_sheet_shows_the_pictures(model_folder, pictures, tmp_path, capsys):
+    predict.main([str(model_folder), str(pictures), "--sheet", str(tmp_path / "sheet.png")])
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert np.asarray(sheet.convert("L")).std() > 10
+
+
+def test_a_reader_that_has_had_enough_is_no_error(model_folder, pictures):
+    many = " ".join([str(pictures / "a.png")] * 300)
+    command = f"{sys.executable} -m scripts.predict {model_folder} {many} | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.stdout.startswith("picture") and "Traceback" not in done.stderr
+
+
+def test_many_labels_are_independent_and_regression_is_refused(tmp_path, pictures, capsys):
+    for kind in ("multi_label_classification", "regression"):
+        model = tiny_model(id2label=dict(enumerate(NAMES)), problem_type=kind)
+        model.save_pretrained(tmp_path / kind)
+        ViTCustomImageProcessor.for_model(model.config).save_pretrained(tmp_path / kind)
+    path = str(pictures / "a.png")
+    predict.main([str(tmp_path / "multi_label_classification"), path, "--json", "--top-k", "5"])
+    found = json_lines(capsys)[0]["predictions"]
+    theirs = expected(tmp_path / "multi_label_classification", [path])[0]
+    assert [p["score"] for p in found] == pytest.approx([p["score"] for p in theirs], abs=1e-5)
+    with pytest.raises(SystemExit, match="regression model"):
+        predict.main([str(tmp_path / "regression"), path])
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_models_of_other_channels(channels, tmp_path, pictures, capsys):
+    model = tiny_model(num_channels=channels)
+    model.save_pretrained(tmp_path)
+    ViTCustomImageProcessor.for_model(model.config).save_pretrained(tmp_path)
+    predict.main([str(tmp_path), str(pictures), "--json"])
+    assert len(json_lines(capsys)) == 7
+
+
+def test_wrong_arguments_are_named(model_folder, capsys):
+    for arguments, named in (
+        ([], "PATH"),
+        (["a", "--top-k", "0"], "top-k"),
+        (["a", "--json", "--csv"], "not allowed"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            predict.main([str(model_folder), *arguments])
+        assert named in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="error: --device nothing"):
+        predict.main([str(model_folder), "a", "--device", "nothing"])
+
+
+def test_what_is_no_whole_classifier_is_refused(model_folder, pictures, tmp_path):
+    picture = str(pictures / "a.png")
+    ViTCustomModel.from_pretrained(model_folder).save_pretrained(tmp_path / "base")
+    shutil.copy(model_folder / "preprocessor_config.json", tmp_path / "base")
+    for name in ("torn", "odd"):
+        shutil.copytree(model_folder, tmp_path / name)
+    (tmp_path / "torn" / "model.safetensors").write_bytes((model_folder / "model.safetensors").read_bytes()[:1000])
+    config = (model_folder / "config.json").read_text().replace('"hidden_size": 48', '"hidden_size": "48"')
+    (tmp_path / "odd" / "config.json").write_text(config)
+    (tmp_path / "run" / "final").mkdir(parents=True)
+    found = [
+        ("base", "no whole classifier"),
+        ("torn", "header"),
+        ("odd", "hidden_size"),
+        ("run", "did you mean .*final"),
+    ]
+    for source, named in [*((tmp_path / name, named) for name, named in found), ("/nowhere/at/all", "no such folder")]:
+        with pytest.raises(SystemExit, match=f"error: {source}.*{named}") as caught:
+            predict.main([str(source), picture])
+        assert "\n" not in str(caught.value)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Underneath
+
+
+def test_pictures_are_looked_for_as_they_are_needed(pictures):
+    """A stream without an end is read batch by batch."""
+    asked = []
+
+    def endless():
+        while True:
+            asked.append(1)
+            yield str(pictures / "a.png")
+
+    model = tiny_model()
+    batches = classify(model, ViTCustomImageProcessor.for_model(model.config), find_pictures(endless()), batch_size=4)
+    for _ in range(3):
+        assert next(batches).logits.shape == (4, 5)
+    assert len(asked) <= 17
+
+
+def test_pictures_of_several_shapes_keep_their_order(pictures):
+    model = tiny_model()
+    processor = ViTCustomImageProcessor(size={"shortest_edge": 16}, do_resize=False)
+    arrays = [np.random.default_rng(i).integers(0, 256, (8 * (1 + i % 2), 16, 3), dtype=np.uint8) for i in range(5)]
+    items = []
+    for index, array in enumerate(arrays):
+        stored = io.BytesIO()
+        Image.fromarray(array).save(stored, "PNG")
+        items.append(Item(str(index), stored.getvalue()))
+    (batch,) = classify(model, processor, items)
+    for row, array in zip(batch.logits, arrays, strict=True):
+        alone = model(**processor(Image.fromarray(array), return_tensors="pt")).logits[0]
+        torch.testing.assert_close(row, alone, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("processor", [ViTCustomImageProcessor(), ViTImageProcessor()])
+def test_readers_can_go_to_processes_that_are_started_anew(processor):
+    """Where processes don't fork, what they work with is pickled."""
+    assert isinstance(pickle.loads(pickle.dumps(Reader(processor, 1000))), Reader)
