@@ -119,6 +119,9 @@ class ViTCustomImageProcessor(TorchvisionBackend):
                 f"unknown image processor argument {unknown[0]!r}: {did_you_mean(unknown[0], list(known))}"
             )
         kwargs = {name: list(value) if isinstance(value, tuple) else value for name, value in kwargs.items()}
+        for name in SIZES & kwargs.keys():
+            if isinstance(kwargs[name], list) and len(kwargs[name]) != 2:
+                raise ValueError(f"{name}={kwargs[name]} must be a height and a width")
         kwargs = {name: as_floats(value) if name in FLOATS else value for name, value in kwargs.items()}
         validate_typed_dict(cls.valid_kwargs, {name: value for name, value in kwargs.items() if name in known})
         return kwargs
@@ -161,6 +164,7 @@ class ViTCustomImageProcessor(TorchvisionBackend):
 # Arguments
 
 FLOATS = {"image_mean", "image_std", "rescale_factor"}
+SIZES = {"size", "crop_size", "pad_size"}
 
 
 def as_floats(value: Any) -> Any:
@@ -178,7 +182,7 @@ def check(options: dict[str, Any]) -> None:
             value = options[name]
             raise ValueError(f"{name}={dict(value) if isinstance(value, SizeDict) else value} must be {what}")
 
-    for name in ("size", "crop_size", "pad_size"):
+    for name in sorted(SIZES):
         sides = [side for side in dict(options[name] or {}).values() if side is not None]
         need(all(1 <= side <= MAX_SIDE for side in sides), name, f"of sides from 1 to {MAX_SIDE} pixels")
     mean, deviation = options["image_mean"], options["image_std"]

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_sample_images
 from torchvision import transforms
+from transformers import AutoImageProcessor
 
 from modeling_vit_custom import ViTCustomImageProcessor, load_picture
 from tests.tiny import tiny_config
@@ -126,19 +127,124 @@ def test_a_whole_crop_fraction_may_be_an_integer():
     assert ViTCustomImageProcessor(crop_pct=1)(photo(), return_tensors="pt").pixel_values.shape == (1, 3, 224, 224)
 
 
-@pytest.mark.parametrize("options, named", [
+WRONG = [
     ({"crop_pct": 0.0}, "crop_pct=0.0"), ({"crop_pct": 1.5}, "crop_pct=1.5"), ({"crop_pct": "0.9"}, "crop_pct"),
-    ({"crop_pct": 0.9, "size": {"shortest_edge": 32}}, "crop_pct=0.9"),
-    ({"image_std": [0.0, 1.0, 1.0]}, "image_std"), ({"image_mean": [float("nan")] * 3}, "image_mean"),
-    ({"image_mean": [0.5, 0.5]}, "image_std=.*image_mean"), ({"resample": 99}, "resample=99"),
-    ({"do_center_crop": True}, "crop_size"), ({"crop_pc": 0.9}, "crop_pc.*crop_pct"), ({"image_sdt": 1}, "image_std"),
-    ({"size": {"height": -1, "width": 8}}, "size=.*-1"), ({"size": {"shortest_edge": 0}}, "size=.*shortest_edge"),
-    ({"crop_pct": 0.9, "do_resize": False}, "do_resize"),
+    ({"crop_pct": 0.9, "size": {"shortest_edge": 32}}, "crop_pct=0.9"), ({"crop_pct": 0.001}, "crop_pct=0.001"),
+    ({"crop_pct": 0.9, "do_resize": False}, "do_resize"), ({"crop_pct": float("nan")}, "crop_pct"),
     ({"crop_pct": 0.9, "do_center_crop": True}, "do_center_crop"), ({"do_resize": "yes"}, "do_resize"),
-])  # fmt: skip
-def test_values_that_cannot_be_are_refused_by_name(options, named):
+    ({"image_std": [0.0, 1.0, 1.0]}, "image_std"), ({"image_std": [0, 0, 0]}, "image_std"),
+    ({"image_std": [-1.0, 1.0, 1.0]}, "image_std"), ({"image_std": float("inf")}, "image_std"),
+    ({"image_mean": [float("nan")] * 3}, "image_mean"), ({"image_mean": "0.5"}, "image_mean"),
+    ({"image_mean": [0.5, 0.5]}, "image_std=.*image_mean"), ({"image_mean": []}, "image_mean"),
+    ({"image_mean": ["a", "b", "c"]}, "image_mean"), ({"rescale_factor": 0}, "rescale_factor"),
+    ({"rescale_factor": float("nan")}, "rescale_factor"), ({"rescale_factor": "1/255"}, "rescale_factor"),
+    ({"resample": 99}, "resample=99"), ({"resample": -1}, "resample"), ({"resample": "cubic"}, "resample"),
+    ({"do_center_crop": True}, "crop_size"), ({"crop_pc": 0.9}, "crop_pc.*crop_pct"), ({"image_sdt": 1}, "image_std"),
+    ({"do_center_crop": True, "crop_size": {"height": 5, "width": 0}}, "crop_size"),
+    ({"size": {"height": -1, "width": 8}}, "size=.*-1"), ({"size": {"shortest_edge": 0}}, "size=.*shortest_edge"),
+    ({"size": 60000}, "size=.*60000"), ({"size": {"height": 224, "width": 60000}}, "size=.*60000"), ({"size": 0}, "size"),
+    ({"size": "224"}, "size"), ({"size": {"height": "224", "width": "224"}}, "size"), ({"size": {"height": 32}}, "width"),
+    ({"size": {"high": 32, "width": 32}}, "size"), ({"size": []}, "size"), ({"size": [1, 2, 3]}, "size"),
+    ({"size": 22.4}, "size"), ({"background": [0, 0]}, "background"), ({"background": [0, 0, 256]}, "background"),
+    ({"background": "white"}, "background"), ({"max_pixels": 0}, "max_pixels"), ({"max_pixels": "many"}, "max_pixels"),
+    ({"data_format": "channels_last"}, "data_format"), ({"input_data_format": "HWC"}, "input_data_format"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options, named", WRONG, ids=[str(options) for options, _ in WRONG])
+def test_values_that_cannot_be_are_refused_by_name(options, named, tmp_path):
     with pytest.raises(Exception, match=named):
         ViTCustomImageProcessor(**options)
+    ViTCustomImageProcessor().save_pretrained(tmp_path)
+    path = tmp_path / "preprocessor_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **options}))
+    for load in (ViTCustomImageProcessor, AutoImageProcessor):
+        with pytest.raises(Exception, match=named):
+            load.from_pretrained(tmp_path)
+    with pytest.raises(Exception, match=named):
+        ViTCustomImageProcessor()(photo(), **options)
+
+
+def test_a_misspelt_argument_beside_a_file_is_refused(tmp_path):
+    ViTCustomImageProcessor().save_pretrained(tmp_path)
+    for load in (ViTCustomImageProcessor, AutoImageProcessor):
+        with pytest.raises(ValueError, match="sise.*size"):
+            load.from_pretrained(tmp_path, sise=32)
+        assert dict(load.from_pretrained(tmp_path, size=32).size) == {"height": 32, "width": 32}
+    _, unused = ViTCustomImageProcessor.from_pretrained(tmp_path, sise=32, return_unused_kwargs=True)
+    assert unused["sise"] == 32
+
+
+def test_a_call_changes_nothing_of_the_processor():
+    processor = ViTCustomImageProcessor()
+    before = processor.to_dict()
+    options = {
+        "size": (20, 30),
+        "image_mean": [0, 0, 0],
+        "image_std": [1, 1, 1],
+        "resample": 3,
+        "background": (1, 2, 3),
+    }
+    assert processor(photo(), return_tensors="pt", **options).pixel_values.shape == (1, 3, 20, 30)
+    assert processor.to_dict() == before
+
+
+@pytest.mark.parametrize("form, shape", [
+    (32, (32, 32)), ((32, 64), (32, 64)), ([32, 64], (32, 64)), ({"height": 32, "width": 64}, (32, 64)),
+    ({"shortest_edge": 32}, (32, 48)), ({"shortest_edge": 32, "longest_edge": 40}, (27, 40)),
+    ({"max_height": 30, "max_width": 30}, (20, 30)),
+])  # fmt: skip
+def test_every_form_of_a_size(form, shape):
+    assert ViTCustomImageProcessor(size=form)(photo(), return_tensors="pt").pixel_values.shape[2:] == shape
+
+
+def test_pictures_of_several_shapes_make_a_list_but_no_batch():
+    processor, pictures = ViTCustomImageProcessor(size={"shortest_edge": 32}), [photo(75, 50), photo(50, 75)]
+    assert [p.shape for p in processor(pictures).pixel_values] == [(3, 32, 48), (3, 48, 32)]
+    with pytest.raises(ValueError, match="make no batch: set a `size` of height and width"):
+        processor(pictures, return_tensors="pt")
+    padded = processor(pictures, return_tensors="pt", do_pad=True, pad_size={"height": 48, "width": 48})
+    assert padded.pixel_values.shape == (2, 3, 48, 48) and not padded.pixel_values[0, :, 32:].any()
+
+
+def test_a_picture_that_would_become_too_large_is_refused():
+    with pytest.raises(ValueError, match="too large"):
+        ViTCustomImageProcessor(size={"shortest_edge": 224})(Image.new("RGB", (100_000, 2)))
+
+
+def test_numpy_and_lists_come_back_too():
+    processor = ViTCustomImageProcessor(size=16)
+    tensor = processor(photo(), return_tensors="pt").pixel_values
+    assert np.array_equal(processor(photo(), return_tensors="np").pixel_values, tensor.numpy())
+    assert torch.equal(processor([photo(), photo()]).pixel_values[1], tensor[0])
+
+
+def test_integers_that_are_not_rescaled():
+    """Taken as they are, in float32: the caller's mean and deviation say of what scale."""
+    found = ViTCustomImageProcessor(do_resize=False, do_rescale=False, image_mean=[127.5] * 3, image_std=[127.5] * 3)
+    expected = ViTCustomImageProcessor(do_resize=False)(photo(), return_tensors="pt").pixel_values
+    torch.testing.assert_close(found(photo(), return_tensors="pt").pixel_values, expected, atol=1e-5, rtol=0)
+    deep = np.full((8, 8, 1), -700.5)
+    grey = ViTCustomImageProcessor(do_resize=False, do_rescale=False, image_mean=[-700.0], image_std=[2.0])
+    assert torch.equal(grey(deep, return_tensors="pt").pixel_values, torch.full((1, 1, 8, 8), -0.25))
+
+
+def test_threads_change_nothing():
+    pictures = [photo(40 + i, 50) for i in range(9)]
+    processor, threads = ViTCustomImageProcessor(), torch.get_num_threads()
+    alone = torch.cat([processor(picture, return_tensors="pt").pixel_values for picture in pictures])
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            assert torch.equal(processor(pictures, return_tensors="pt").pixel_values, alone)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_large_pictures_that_pillow_keeps_in_pieces():
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (2100, 2100, 3), dtype=np.uint8))
+    found = ViTCustomImageProcessor()(picture, return_tensors="pt").pixel_values
+    assert torch.equal(found, ViTCustomImageProcessor()(np.array(picture), return_tensors="pt").pixel_values)
 
 
 def test_a_missing_picture_is_a_missing_file(tmp_path):

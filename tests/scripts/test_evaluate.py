@@ -25,7 +25,7 @@ def test_a_summary_is_scikit_learn_s():
     random = torch.Generator().manual_seed(0)
     logits, labels = torch.randn(200, 7, generator=random), torch.randint(7, (200,), generator=random)
     logits[torch.arange(200), labels] += 1
-    found, scores = summarise(logits, labels, NAMES), logits.softmax(dim=1)
+    found, scores = summarise(logits, labels, NAMES), logits.double().softmax(dim=1)
     assert found["top1"]["accuracy"] == accuracy_score(labels, scores.argmax(dim=1))
     assert found["top5"]["accuracy"] == top_k_accuracy_score(labels, scores, k=5)
     assert found["top1"]["correct"] == (scores.argmax(dim=1) == labels).sum()

@@ -13,7 +13,13 @@ import torch
 from accelerate import Accelerator
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from transformers import AutoImageProcessor, AutoModelForImageClassification, ViTConfig, ViTForImageClassification
+from transformers import (
+    AutoImageProcessor,
+    AutoModelForImageClassification,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTImageProcessor,
+)
 
 from scripts import bench, evaluate, plot, predict, train
 from scripts.common.errors import UserError
@@ -455,3 +461,49 @@ def test_help_names_the_command(module, capsys):
     with pytest.raises(SystemExit, match="0"):
         module.main(["--help"])
     assert f"python -m {module.__name__}" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Channels
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_models_of_other_channels_train_and_predict(channels, make_recipe, pictures_folder):
+    run = train.train(make_recipe(f"model.config.num_channels={channels}", "augment.policy=none", "run.epochs=6"))
+    model = AutoModelForImageClassification.from_pretrained(run.final)
+    processor = AutoImageProcessor.from_pretrained(run.final)
+    inputs = processor(pictures_folder / "test" / "cat" / "0.png", return_tensors="pt")
+    assert inputs.pixel_values.shape[1] == model.config.num_channels == channels
+    assert model.config.id2label[model(**inputs).logits.argmax().item()] == "cat"
+    assert log(run, "test")[0]["accuracy"] == 1
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_a_model_for_rgb_can_be_started_from(channels, make_recipe):
+    first, options = train.train(make_recipe("run.epochs=6")), ["optim.lr=0", "augment.policy=none"]
+    start = [f"model.pretrained={first.final}", f"model.config.num_channels={channels}", *options]
+    with pytest.raises(UserError, match=r"projection\.weight missing or of another shape.*model\.from_rgb=true"):
+        train.train(make_recipe(*start, folder="refused"))
+    second = train.train(make_recipe(*start, "model.from_rgb=true", folder="second"))
+    old, new = (weights(run.final)["vit.embeddings.patch_embeddings.projection.weight"] for run in (first, second))
+    expected = old.sum(dim=1, keepdim=True) if channels == 1 else old
+    assert torch.equal(new[:, :3], expected) and not new[:, 3:].any()
+    assert log(second, "test")[0]["accuracy"] == log(first, "test")[0]["accuracy"]
+
+
+def test_another_library_s_model_is_not_started_from_for_other_channels(make_recipe, tmp_path):
+    sizes = {"image_size": 16, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    ViTForImageClassification(ViTConfig(**sizes, intermediate_size=24)).save_pretrained(tmp_path / "vit")
+    ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "vit")
+    options = [f"model.pretrained={tmp_path / 'vit'}", "model.config.num_channels=1", "model.from_rgb=true"]
+    with pytest.raises(UserError, match="ViTForImageClassification cannot change its channels"):
+        train.train(make_recipe(*options))
+
+
+def test_a_model_that_takes_uint8_trains(make_recipe, pictures_folder):
+    statistics = ["model.config.pixel_mean=[127.5,127.5,127.5]", "model.config.pixel_std=[127.5,127.5,127.5]"]
+    plain, run = train.train(make_recipe(folder="plain")), train.train(make_recipe(*statistics))
+    assert [e["loss"] for e in log(run, "train")] == pytest.approx([e["loss"] for e in log(plain, "train")], abs=1e-5)
+    assert AutoImageProcessor.from_pretrained(run.final)(
+        pictures_folder / "test" / "cat" / "0.png", return_tensors="pt"
+    ).pixel_values.dtype == torch.uint8  # fmt: skip
