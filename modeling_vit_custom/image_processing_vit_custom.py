@@ -17,8 +17,14 @@ from .pictures_vit_custom import MAX_PIXELS, WHITE
 from .preprocessing_vit_custom import Steps, named_pictures, numbers, run
 
 
-# Keys of preprocessor_config.json that transformers itself writes.
-FRAMEWORK_KEYS = {"auto_map", "image_processor_type", "processor_class"}
+# Keys of preprocessor_config.json that transformers itself writes or wrote.
+FRAMEWORK_KEYS = {
+    "_valid_processor_keys",
+    "auto_map",
+    "feature_extractor_type",
+    "image_processor_type",
+    "processor_class",
+}
 
 # The longest side that a picture may be resized or cropped to, in pixels.
 MAX_SIDE = 8192
@@ -145,19 +151,25 @@ class ViTCustomImageProcessor(TorchvisionBackend):
         pictures = run(Steps(options), list(named_pictures(images)))
         if do_pad:
             pictures = self.pad(list(pictures), pad_size=pad_size)
-        shapes = {tuple(picture.shape) for picture in pictures}
-        devices = {picture.device for picture in pictures}
-        if return_tensors is not None and (len(shapes) > 1 or (len(devices) > 1 and device is None)):
-            different = f"shapes {sorted(shapes)}" if len(shapes) > 1 else f"devices {sorted(map(str, devices))}"
-            way_out = "a `size` of height and width, a `crop_size` or `do_pad`" if len(shapes) > 1 else "`device`"
-            raise ValueError(f"pictures of {different} make no batch: set {way_out}")
         if device is not None:
             pictures = pictures.to(device) if isinstance(pictures, Tensor) else [p.to(device) for p in pictures]
-        if return_tensors is None or isinstance(pictures, Tensor):
-            values = pictures if return_tensors else list(pictures)
-        else:
-            values = torch.stack(pictures)
-        return BatchFeature(data={"pixel_values": values}, tensor_type=return_tensors)
+        if return_tensors is None:
+            return BatchFeature(data={"pixel_values": list(pictures)})
+        return BatchFeature(data={"pixel_values": as_batch(pictures)}, tensor_type=return_tensors)
+
+
+def as_batch(pictures: Tensor | list[Tensor]) -> Tensor:
+    """(B, C, height, width); an error if they are of several shapes or on several devices."""
+    if isinstance(pictures, Tensor):
+        return pictures
+    shapes = sorted({tuple(picture.shape) for picture in pictures})
+    if len(shapes) > 1:
+        way_out = "set a `size` of height and width, a `crop_size` or `do_pad`"
+        raise ValueError(f"pictures of the shapes {shapes} make no batch: {way_out}")
+    devices = sorted({str(picture.device) for picture in pictures})
+    if len(devices) > 1:
+        raise ValueError(f"pictures on {' and '.join(devices)} make no batch: set `device`")
+    return torch.stack(pictures)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

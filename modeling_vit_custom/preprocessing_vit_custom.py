@@ -2,21 +2,25 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from PIL.Image import Resampling
 from torch import Tensor
 from torchvision.transforms.v2 import functional as tvF
 from transformers.image_transforms import get_size_with_aspect_ratio
 from transformers.image_utils import SizeDict, get_image_size_for_max_height_width
+from transformers.utils import logging
 
 from .pictures_vit_custom import MAX_PIXELS, MODES, load_picture, name_of, open_picture
 from .pixels_vit_custom import multiply_add, pixels_of_array, pixels_of_picture, resize
+
+
+logger = logging.get_logger(__name__)
 
 
 def named_pictures(images: Any, name: str | None = None) -> Iterator[tuple[str, Any]]:
@@ -34,76 +38,81 @@ class Steps:
     """What a call does to each picture, decided once from its `options`: the processor's fields and what the call overrides."""
 
     def __init__(self, options: dict[str, Any]):
-        self.options = options
-        self.channels = channel_count(options["image_mean"])
-        size, crop, crop_pct = options["size"], options["crop_size"], options["crop_pct"]
-        self.new_shape = shape_rule(size, crop_pct) if options["do_resize"] else lambda height, width: (height, width)
-        self.crop = None
-        if crop_pct is not None or options["do_center_crop"]:
-            self.crop = (size.height, size.width) if crop_pct is not None else (crop.height, crop.width)
+        self.channels, self.convert = channel_count(options["image_mean"]), options["do_convert_rgb"]
+        self.background, self.max_pixels = options["background"], options["max_pixels"]
+        self.layout, self.is_scaled = options["input_data_format"], not options["do_rescale"]
+        self.resample, size, crop_pct = Resampling(options["resample"]), options["size"], options["crop_pct"]
+        self.new_shape = partial(resized_shape, size, crop_pct) if options["do_resize"] else lambda *shape: shape
+        crop = size if crop_pct is not None else options["crop_size"] if options["do_center_crop"] else None
+        self.crop = None if crop is None else (crop.height, crop.width)
         is_fixed = options["do_resize"] and size.height and size.width
         self.shape = self.crop or ((size.height, size.width) if is_fixed else None)
         self.scale, self.bias = scale_and_bias(options)
+        is_of_unit = max(map(abs, numbers(options["image_mean"]))) <= 1
+        self.expects_unit = self.is_scaled and options["do_normalize"] and is_of_unit
 
     def __call__(self, name: str, source: Any, out: Tensor | None = None) -> Tensor:
         """The pixels (n, C, height, width) of one source, into `out` if given."""
         try:
-            pixels = self.resized(name, source)
+            pixels = self.of_array(source) if isinstance(source, (np.ndarray, Tensor)) else self.of_file(name, source)
         except ValueError as error:
             text = str(error)
             raise ValueError(text if text.startswith(name) else f"{name}: {text}") from error
         pixels = pixels if self.crop is None else tvF.center_crop(pixels, list(self.crop))
         if self.scale is None:
             return pixels.clone(memory_format=torch.contiguous_format)
+        if self.expects_unit and pixels.dtype == torch.uint8:
+            logger.warning_once(
+                "pixels 0..255 are normalised with a mean and deviation for 0..1: do_rescale=False is set"
+            )
         return multiply_add(pixels, self.scale, self.bias, out)
 
-    def resized(self, name: str, source: Any) -> Tensor:
-        options, resample = self.options, Resampling(self.options["resample"])
-        if isinstance(source, (np.ndarray, Tensor)):
-            is_scaled, convert = not options["do_rescale"], bool(options["do_convert_rgb"])
-            pixels = pixels_of_array(
-                source, self.channels, options["input_data_format"], is_scaled, convert, options["background"]
-            )
-            pixels = resize(pixels, self.new_shape(*pixels.shape[-2:]), resample)
-            return pixels if is_scaled else pixels.clamp(0, 255)
-        picture = self.picture(name, source)
-        shape = self.new_shape(picture.height, picture.width)
-        if resample != Resampling.BILINEAR or picture.mode == "RGBA":
-            picture = picture.resize(shape[::-1], resample)
-        return resize(pixels_of_picture(picture), shape, resample)[:, : self.channels]
+    def of_array(self, array: np.ndarray | Tensor) -> Tensor:
+        pixels = pixels_of_array(
+            array, self.channels, self.layout, self.is_scaled, bool(self.convert), self.background
+        )
+        pixels = resize(pixels, self.new_shape(*pixels.shape[-2:]), self.resample)
+        return pixels if self.is_scaled else pixels.clamp(0, 255)
 
-    def picture(self, name: str, source: Any) -> Image.Image:
-        options = self.options
-        if options["do_convert_rgb"]:
-            return load_picture(source, name, self.channels, options["background"], options["max_pixels"])
-        picture = open_picture(source, name, options["max_pixels"])
-        if picture.mode != MODES.get(self.channels):
-            raise ValueError(f"mode {picture.mode!r} is not of {self.channels} channels, and do_convert_rgb=False")
-        return picture
-
-
-def shape_rule(size: SizeDict, crop_pct: float | None) -> Callable[[int, int], tuple[int, int]]:
-    """The function of a picture's height and width that gives those it is resized to."""
-    if crop_pct is not None:
-        height, width = (math.floor(side / crop_pct) for side in (size.height, size.width))
-        if height != width:
-            rule = lambda h, w: tuple(round(side / min(h / height, w / width)) for side in (h, w))  # noqa: E731
+    def of_file(self, name: str, source: Any) -> Tensor:
+        if self.convert:
+            picture = load_picture(source, name, self.channels, self.background, self.max_pixels)
         else:
-            rule = lambda h, w: get_size_with_aspect_ratio((h, w), height)  # noqa: E731
-    elif size.height and size.width:
-        return lambda h, w: (size.height, size.width)
+            picture = open_picture(source, name, self.max_pixels)
+            if picture.mode != MODES.get(self.channels):
+                raise ValueError(f"mode {picture.mode!r} is not of {self.channels} channels, and do_convert_rgb=False")
+        shape = self.new_shape(picture.height, picture.width)
+        if self.resample != Resampling.BILINEAR or picture.mode == "RGBA":
+            picture = picture.resize(shape[::-1], self.resample)
+        return resize(pixels_of_picture(picture), shape, self.resample)[:, : self.channels]
+
+
+def resized_shape(size: SizeDict, crop_pct: float | None, height: int, width: int) -> tuple[int, int]:
+    """
+    (height, width) that a picture of `height` and `width` is resized to.
+
+    Raises:
+        `ValueError`: if that has more than `MAX_PIXELS` pixels.
+    """
+    if crop_pct is None and size.height and size.width:
+        return size.height, size.width
+    if crop_pct is not None:
+        covered = tuple(math.floor(side / crop_pct) for side in (size.height, size.width))
+        ratio = min(height / covered[0], width / covered[1])
+        is_square = covered[0] == covered[1]
+        shape = (
+            get_size_with_aspect_ratio((height, width), covered[0]) if is_square else (height / ratio, width / ratio)
+        )
     elif size.shortest_edge:
-        rule = lambda h, w: get_size_with_aspect_ratio((h, w), size.shortest_edge, size.longest_edge)  # noqa: E731
+        shape = get_size_with_aspect_ratio((height, width), size.shortest_edge, size.longest_edge)
     else:
-        rule = lambda h, w: get_image_size_for_max_height_width((h, w), size.max_height, size.max_width)  # noqa: E731
-
-    def bounded(h: int, w: int) -> tuple[int, int]:
-        height, width = (max(1, side) for side in rule(h, w))
-        if height * width > MAX_PIXELS:
-            raise ValueError(f"{w} x {h} pixels would become {width} x {height}, too large: its sides are too unlike")
-        return height, width
-
-    return bounded
+        shape = get_image_size_for_max_height_width((height, width), size.max_height, size.max_width)
+    new_height, new_width = (max(1, round(side)) for side in shape)
+    if new_height * new_width > MAX_PIXELS:
+        raise ValueError(
+            f"{width} x {height} pixels would become {new_width} x {new_height}, too large: its sides are too unlike"
+        )
+    return new_height, new_width
 
 
 def scale_and_bias(options: dict[str, Any]) -> tuple[Tensor, Tensor] | tuple[None, None]:

@@ -17,6 +17,7 @@ from transformers import BaseImageProcessor
 from modeling_vit_custom import ViTCustomImageProcessor, load_picture
 from modeling_vit_custom.pictures_vit_custom import MODES
 from modeling_vit_custom.pixels_vit_custom import multiply_add, pixels_of_picture
+from modeling_vit_custom.preprocessing_vit_custom import channel_count, scale_and_bias
 from scripts.common.errors import UserError
 from scripts.common.recipe import AugmentRecipe
 
@@ -29,10 +30,10 @@ INTERPOLATIONS = {Image.NEAREST: InterpolationMode.NEAREST_EXACT, Image.BILINEAR
 COLOURS = (40, 90, 160)
 
 
-def channel_count(processor: BaseImageProcessor) -> int:
-    """The channels of the pictures that a processor gives."""
+def picture_channels(processor: BaseImageProcessor) -> int:
+    """The channels of the pictures that a processor gives; a `UserError` if picture files can't have so many."""
     mean = getattr(processor, "image_mean", None)
-    count = len(mean) if isinstance(mean, (list, tuple)) else 3
+    count = 3 if mean is None else channel_count(mean)
     if count not in MODES:
         raise UserError(f"the image processor gives {count} channels; picture files have 1, 3 or 4")
     return count
@@ -42,7 +43,7 @@ def picture_loader(processor: BaseImageProcessor) -> Callable[..., Image.Image]:
     """[`load_picture`] for the channels, the background and the limit of a processor."""
     fields = ("background", "max_pixels")
     given = {field: getattr(processor, field) for field in fields if getattr(processor, field, None) is not None}
-    return partial(load_picture, channels=channel_count(processor), **given)
+    return partial(load_picture, channels=picture_channels(processor), **given)
 
 
 def output_size(processor: BaseImageProcessor) -> tuple[int, int]:
@@ -52,7 +53,7 @@ def output_size(processor: BaseImageProcessor) -> tuple[int, int]:
     Raises:
         `UserError`: if they have no one shape, or if it does more to the values than rescale and normalise.
     """
-    mode, transform, normalise = MODES[channel_count(processor)], eval_transform(processor), Normalise(processor)
+    mode, transform, normalise = MODES[picture_channels(processor)], eval_transform(processor), Normalise(processor)
     plain = (Image.new("RGB", size, COLOURS).convert(mode) for size in ((80, 60), (60, 80)))
     wide, high = (normalise(transform(picture)[None])[0] for picture in plain)
     if wide.shape != high.shape:
@@ -60,8 +61,8 @@ def output_size(processor: BaseImageProcessor) -> tuple[int, int]:
             f"{type(processor).__name__} gives pictures of several shapes, which make no batch: set a size of height and width"
         )
     colour = torch.tensor(Image.new("RGB", (1, 1), COLOURS).convert(mode).getpixel((0, 0)), dtype=torch.uint8)
-    expected = normalise(colour.view(1, -1, 1, 1))[0]
-    if (wide.float().amax(dim=(1, 2), keepdim=True) - expected).abs().max() > 1.01 * normalise.scale.max():
+    expected, level = normalise(colour.view(1, -1, 1, 1))[0], 1 if normalise.scale is None else normalise.scale.max()
+    if (wide.float().amax(dim=(1, 2), keepdim=True) - expected).abs().max() > 1.01 * level:
         raise UserError(
             f"{type(processor).__name__} changes colours (BGR?) or values in ways that training pictures would lack"
         )
@@ -76,22 +77,20 @@ class Normalise(nn.Module):
 
     def __init__(self, processor: BaseImageProcessor):
         super().__init__()
-        self.is_needed = bool(processor.do_rescale or processor.do_normalize)
-        scale = torch.tensor(processor.rescale_factor if processor.do_rescale else 1.0, dtype=torch.float64)
-        mean, deviation = (processor.image_mean, processor.image_std) if processor.do_normalize else (0.0, 1.0)
-        mean, deviation = (torch.tensor(value, dtype=torch.float64).view(-1, 1, 1) for value in (mean, deviation))
-        self.register_buffer("scale", (scale / deviation).float())
-        self.register_buffer("bias", (-mean / deviation).float())
+        fields = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std")
+        scale, bias = scale_and_bias({field: getattr(processor, field) for field in fields})
+        self.register_buffer("scale", scale)
+        self.register_buffer("bias", bias)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        if not self.is_needed or pixels.is_floating_point():
+        if self.scale is None or pixels.is_floating_point():
             return pixels
         return multiply_add(pixels, self.scale, self.bias)
 
 
 def train_transform(recipe: AugmentRecipe, processor: BaseImageProcessor) -> Callable[[Image.Image], Tensor]:
     """A function of a picture, random by torch's generator: uint8 (C, height, width)."""
-    channels = channel_count(processor)
+    channels = picture_channels(processor)
     if channels not in (1, 3) and recipe.policy != "none":
         raise UserError(
             f"augment.policy={recipe.policy} needs pictures of 1 or 3 channels; the model takes {channels}"

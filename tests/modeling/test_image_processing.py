@@ -13,7 +13,7 @@ from sklearn.datasets import load_sample_images
 from torchvision import transforms
 from transformers import AutoImageProcessor
 
-from modeling_vit_custom import ViTCustomImageProcessor, load_picture
+from modeling_vit_custom import ViTCustomImageProcessor, load_picture, preprocessing_vit_custom
 from tests.tiny import tiny_config
 
 
@@ -227,6 +227,28 @@ def test_integers_that_are_not_rescaled():
     deep = np.full((8, 8, 1), -700.5)
     grey = ViTCustomImageProcessor(do_resize=False, do_rescale=False, image_mean=[-700.0], image_std=[2.0])
     assert torch.equal(grey(deep, return_tensors="pt").pixel_values, torch.full((1, 1, 8, 8), -0.25))
+
+
+def test_levels_with_statistics_of_the_unit_range_are_warned_of(monkeypatch):
+    said = []
+    monkeypatch.setattr(preprocessing_vit_custom.logger, "warning_once", said.append)
+    options = {"do_rescale": False, "return_tensors": "pt"}
+    ViTCustomImageProcessor()(np.asarray(photo()) / 255, **options)
+    ViTCustomImageProcessor(image_mean=[127.5] * 3, image_std=[127.5] * 3)(photo(), **options)
+    assert not said
+    assert torch.isfinite(ViTCustomImageProcessor()(photo(), **options).pixel_values).all()
+    assert len(said) == 1 and "do_rescale=False" in said[0]
+
+
+def test_files_of_old_versions_are_read(tmp_path):
+    old = {
+        "feature_extractor_type": "ViTFeatureExtractor",
+        "size": 224,
+        "do_normalize": True,
+        "image_mean": [0.5, 0.5, 0.5],
+    }
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**old, "resample": 2, "do_rescale": True}))
+    assert dict(ViTCustomImageProcessor.from_pretrained(tmp_path).size) == {"height": 224, "width": 224}
 
 
 def test_threads_change_nothing():
