@@ -1,6 +1,7 @@
 """The image processor: the one owner of the pixels that a model is evaluated on."""
 
 import math
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -25,6 +26,9 @@ FRAMEWORK_KEYS = {
     "image_processor_type",
     "processor_class",
 }
+
+# Arguments of `AutoImageProcessor.from_pretrained` that choose the class.
+AUTO_KEYS = {"backend", "use_fast"}
 
 # The longest side that a picture may be resized or cropped to, in pixels.
 MAX_SIDE = 8192
@@ -108,11 +112,10 @@ class ViTCustomImageProcessor(TorchvisionBackend):
     @classmethod
     def from_dict(cls, image_processor_dict: dict[str, Any], **kwargs: Any) -> "ViTCustomImageProcessor":
         """The processor of a `preprocessor_config.json`; a misspelt argument beside it is an error, not left out."""
-        if not kwargs.get("return_unused_kwargs"):
-            for name in kwargs.keys() - cls.valid_kwargs.__annotations__.keys():
-                hint = did_you_mean(name, list(cls.valid_kwargs.__annotations__))
-                if "did you mean" in hint:
-                    raise ValueError(f"unknown image processor argument {name!r}: {hint}")
+        known = list(cls.valid_kwargs.__annotations__)
+        for name in kwargs.keys() - set(known) - AUTO_KEYS:
+            if not kwargs.get("return_unused_kwargs") and get_close_matches(name, known, cutoff=0.7):
+                raise ValueError(f"unknown image processor argument {name!r}: {did_you_mean(name, known)}")
         return super().from_dict(image_processor_dict, **kwargs)
 
     @classmethod

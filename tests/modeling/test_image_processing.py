@@ -170,7 +170,9 @@ def test_a_misspelt_argument_beside_a_file_is_refused(tmp_path):
     for load in (ViTCustomImageProcessor, AutoImageProcessor):
         with pytest.raises(ValueError, match="sise.*size"):
             load.from_pretrained(tmp_path, sise=32)
+        loaded = load.from_pretrained(tmp_path)
         assert dict(load.from_pretrained(tmp_path, size=32).size) == {"height": 32, "width": 32}
+    assert AutoImageProcessor.from_pretrained(tmp_path, backend="torchvision").to_dict() == loaded.to_dict()
     _, unused = ViTCustomImageProcessor.from_pretrained(tmp_path, sise=32, return_unused_kwargs=True)
     assert unused["sise"] == 32
 
