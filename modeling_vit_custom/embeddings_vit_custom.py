@@ -172,8 +172,8 @@ class NormalisedHere(nn.Module):
             return pixel_values
         if pixel_values.dtype != torch.uint8:
             raise ValueError(f"pixel_values are {pixel_values.dtype}: give uint8, or floats that are normalised")
-        planes = [(pixel_values[:, c] - mean) / std for c, (mean, std) in enumerate(self.statistics)]
-        return torch.stack(planes, dim=1)
+        planes = pixel_values.to(torch.float32).unbind(dim=1)
+        return torch.stack([(x - mean) / std for x, (mean, std) in zip(planes, self.statistics, strict=True)], dim=1)
 
 
 class ViTCustomPatchEmbeddings(nn.Module):
@@ -196,11 +196,12 @@ class ViTCustomPatchEmbeddings(nn.Module):
     def resize_channels(self, num_channels: int) -> None:
         """See [`ViTCustomPreTrainedModel.resize_channels`]."""
         weight, channels = self.projection.weight, self.projection.in_channels
-        if channels != 3 or num_channels < 1 or num_channels == 2:
+        if channels != 3 or type(num_channels) is not int or num_channels not in (1, *range(3, 10_000)):
             raise ValueError(f"{channels} channels cannot become {num_channels}: 3 (RGB) become 1, or more than 3")
         rgb = weight[:, :3]
         weight = rgb.sum(dim=1, keepdim=True) if num_channels == 1 else F.pad(rgb, (0, 0, 0, 0, 0, num_channels - 3))
-        self.projection.weight, self.projection.in_channels = nn.Parameter(weight), num_channels
+        self.projection.weight = nn.Parameter(weight, requires_grad=self.projection.weight.requires_grad)
+        self.projection.in_channels = num_channels
 
     def check(self, pixel_values: Tensor) -> None:
         """Raises `ValueError` for pictures that are not (B, C, H, W) with whole patches and the model's channels."""

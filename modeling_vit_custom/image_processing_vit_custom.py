@@ -1,6 +1,5 @@
 """The image processor: the one owner of the pixels that a model is evaluated on."""
 
-import math
 from difflib import get_close_matches
 from typing import Any
 
@@ -62,7 +61,8 @@ class ViTCustomImageProcessor(TorchvisionBackend):
 
     The model has as many channels as `image_mean` has numbers: 1 makes pictures grey, 3 RGB, 4 RGBA; other numbers need
     arrays. `do_convert_rgb=False` refuses pictures of other channels instead of converting them. Floats are told by their
-    values, 0..1 or 0..255; with `do_rescale=False` all values are taken as they are.
+    values, 0..1 or 0..255; with `do_rescale=False` all values are taken as they are. `rescale_factor=1, do_normalize=False`
+    gives the levels 0..255 in uint8.
 
     Three ways to a size, said by the arguments themselves:
 
@@ -105,13 +105,17 @@ class ViTCustomImageProcessor(TorchvisionBackend):
         mean, deviation = [0.5] * config.num_channels, [0.5] * config.num_channels
         if config.pixel_mean is not None:
             mean, deviation = ([value / 255 for value in values] for values in (config.pixel_mean, config.pixel_std))
-            kwargs = {"do_rescale": False, "do_normalize": False, **kwargs}
+            kwargs = {"rescale_factor": 1.0, "do_normalize": False, **kwargs}
         statistics = {"image_mean": mean, "image_std": deviation}
         return cls(**{"size": {"height": height, "width": width}, **statistics, **kwargs})
 
     @classmethod
     def from_dict(cls, image_processor_dict: dict[str, Any], **kwargs: Any) -> "ViTCustomImageProcessor":
         """The processor of a `preprocessor_config.json`; a misspelt argument beside it is an error, not left out."""
+        if not isinstance(image_processor_dict, dict):
+            raise ValueError(
+                f"the file of an image processor must hold a table of its arguments, not {image_processor_dict!r}"
+            )
         known = list(cls.valid_kwargs.__annotations__)
         for name in kwargs.keys() - set(known) - AUTO_KEYS:
             if not kwargs.get("return_unused_kwargs") and get_close_matches(name, known, cutoff=0.7):
@@ -178,6 +182,7 @@ def as_batch(pictures: Tensor | list[Tensor]) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------------------
 # Arguments
 
+NEEDED = ("size", "resample", "image_mean", "image_std", "rescale_factor", "background", "max_pixels")
 FLOATS = {"image_mean", "image_std", "rescale_factor"}
 SIZES = {"size", "crop_size", "pad_size"}
 
@@ -197,14 +202,16 @@ def check(options: dict[str, Any]) -> None:
             value = options[name]
             raise ValueError(f"{name}={dict(value) if isinstance(value, SizeDict) else value} must be {what}")
 
+    for name in NEEDED:
+        need(options[name] is not None, name, "given")
     for name in sorted(SIZES):
         sides = [side for side in dict(options[name] or {}).values() if side is not None]
         need(all(1 <= side <= MAX_SIDE for side in sides), name, f"of sides from 1 to {MAX_SIDE} pixels")
     mean, deviation = options["image_mean"], options["image_std"]
-    need(all(map(math.isfinite, numbers(mean))) and numbers(mean), "image_mean", "finite numbers")
-    need(all(0 < value < math.inf for value in numbers(deviation)), "image_std", "finite numbers above 0")
+    need(numbers(mean) and all(abs(value) < 1e6 for value in numbers(mean)), "image_mean", "finite numbers")
+    need(all(1e-6 < value < 1e6 for value in numbers(deviation)), "image_std", "finite numbers above 0")
     need(len(numbers(mean)) == len(numbers(deviation)), "image_std", f"one number for each of image_mean={mean}")
-    need(0 < options["rescale_factor"] < math.inf, "rescale_factor", "a finite number above 0")
+    need(1e-9 < options["rescale_factor"] < 1e6, "rescale_factor", "a finite number above 0")
     need(options["resample"] in list(Resampling), "resample", f"one of Pillow's {sorted(map(int, Resampling))}")
     background = options["background"]
     need(len(background) == 3 and all(0 <= c <= 255 for c in background), "background", "three numbers 0..255")

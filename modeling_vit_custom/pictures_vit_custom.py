@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image
 
 from .fetching_vit_custom import MAX_BYTES, fetch
 
@@ -36,7 +36,16 @@ WHITE = (255, 255, 255)
 # Where Pillow itself begins to warn of a decompression bomb.
 MAX_PIXELS = 89_478_485
 
-BASE64 = re.compile(r"[A-Za-z0-9+/\s]{64,}={0,2}\s*")
+# Base64 text of a file that begins as one of the formats does.
+BASE64 = re.compile(r"(/9j/|iVBOR|UklGR|R0lGO|Qk|SUkq|TU0A)[A-Za-z0-9+/\s]{60,}={0,2}\s*")
+
+# What turns a picture upright, by its EXIF orientation, and where its orientation may be written.
+TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
+UPRIGHT = {orientation: Image.Transpose[turn] for orientation, turn in enumerate(TURNS, start=2)}
+METADATA = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp")
+
+# The factors between a PNG's transparent grey and its level, by its bits.
+GREY_KEYS = {"L;2": 85, "L;4": 17}
 
 # How files begin that people take for pictures.
 NO_PICTURES = {
@@ -95,18 +104,53 @@ def decode(picture: Image.Image, max_pixels: int) -> Image.Image:
         raise ValueError(f"{width} x {height} = {width * height:,} pixels exceeds limit of max_pixels={max_pixels:,}")
     if not width * height:
         raise ValueError(f"it is empty: {width} x {height} pixels")
+    key = transparent_level(picture)
     picture.load()
-    turned = orientation(picture) not in (None, 1)
-    return ImageOps.exif_transpose(picture) if turned else picture
+    if key is not None:
+        picture = picture.copy()
+        picture.info["transparency"] = key
+    turn = UPRIGHT.get(orientation(picture))
+    if picture.mode.startswith("I;16") or (picture.mode, picture.format) == ("I", "PPM"):
+        picture = scale_to_8_bits(picture)
+    if turn is not None:
+        picture = picture.transpose(turn)
+        for key in METADATA:
+            picture.info.pop(key, None)
+    return picture
 
 
 def orientation(picture: Image.Image) -> int | None:
     """The EXIF orientation, 1 to 8; `None` without one, or if it can't be read, which is no fault of the pixels."""
     try:
-        value = picture.getexif().get(ExifTags.Base.Orientation)
+        return picture.getexif().get(ExifTags.Base.Orientation)
     except Exception:
         return None
-    return value if value in range(1, 9) else None
+
+
+def transparent_level(picture: Image.Image) -> int | tuple[int, ...] | None:
+    """The transparent value of a PNG of 2, 4 or 48 bits in the 8 bits of its pixels, which Pillow does not scale."""
+    key, tile = picture.info.get("transparency"), getattr(picture, "tile", None)
+    if picture.format != "PNG" or key is None or not tile:
+        return None
+    bits = tile[0][3] if isinstance(tile[0][3], str) else tile[0][3][0]
+    if bits == "RGB;16B":
+        return tuple(value >> 8 for value in key)
+    return key * GREY_KEYS[bits] if bits in GREY_KEYS else None
+
+
+def scale_to_8_bits(picture: Image.Image) -> Image.Image:
+    """Grey of 9 to 16 bits in 8; with opacity, if one of its values stands for transparent pixels."""
+    tags = getattr(picture, "tag_v2", {})
+    full = 2 ** tags.get(ExifTags.Base.BitsPerSample, (16,))[0] - 1
+    levels = np.rint(np.arange(2**16).clip(max=full) * (255 / full)).astype(np.uint8)
+    levels = levels[::-1][2**16 - 1 - full :] if tags.get(ExifTags.Base.PhotometricInterpretation) == 0 else levels
+    grey, scaled = np.asarray(picture), np.empty((picture.height, picture.width), np.uint8)
+    for top in range(0, picture.height, 256):  # in strips, since the indices take eight bytes each
+        scaled[top : top + 256] = levels[grey[top : top + 256].clip(max=full)]
+    result, key = Image.fromarray(scaled), picture.info.get("transparency")
+    if key is not None:
+        result.putalpha(Image.fromarray(np.where(grey == key, 0, 255).astype(np.uint8)))
+    return result
 
 
 @contextmanager
@@ -121,7 +165,8 @@ def decoding(name: str, file: Any = None) -> Iterator[None]:
             raise type(error)(error.errno, f"{name}: {error.strerror}") from error
         raise ValueError(f"{name}: cannot be decoded: {error}") from error
     except Exception as error:
-        raise ValueError(f"{name}: cannot be decoded: {str(error) or type(error).__name__}") from error
+        text = str(error) or type(error).__name__
+        raise ValueError(text if text.startswith(f"{name}: ") else f"{name}: cannot be decoded: {text}") from error
 
 
 def what_it_is(file: Any) -> str:
@@ -205,7 +250,7 @@ def regular_file(path: str | os.PathLike, name: str) -> str | os.PathLike:
 def file_of_stream(stream: Any, name: str) -> Any:
     """An open binary file from its start, or the rest of one that can't go back there."""
     with decoding(name):
-        is_seekable = stream.seekable()
+        is_seekable = hasattr(stream, "seekable") and stream.seekable()
         if is_seekable:
             stream.seek(0)
         start = stream.read(0 if is_seekable else MAX_BYTES + 1)
@@ -234,27 +279,19 @@ def to_channels(
     """
     if channels not in MODES:
         raise ValueError(f"{name}: a picture has 1, 3 or 4 channels, the model takes {channels}; give it arrays")
-    if picture.mode.startswith("I;16"):
-        picture = scale_to_8_bits(picture)
     if picture.mode not in READABLE:
         raise ValueError(
             f"{name}: mode {picture.mode!r} cannot be read as colours; give RGB or, of numbers, an array in a range that it names"
         )
-    if picture.mode in STRAIGHT:
-        picture = picture.convert(STRAIGHT[picture.mode])
-    if picture.has_transparency_data:
-        picture = picture.convert("RGBA")
-        if channels != 4:
-            picture = Image.alpha_composite(Image.new("RGBA", picture.size, (*background, 255)), picture)
-    elif picture.mode not in ("L", "RGB"):
-        picture = picture.convert("RGB")
-    return picture if picture.mode == MODES[channels] else picture.convert(MODES[channels])
-
-
-def scale_to_8_bits(picture: Image.Image) -> Image.Image:
-    """16-bit grey in 8 bits; with opacity, if one of its values stands for transparent pixels."""
-    grey = np.asarray(picture)
-    scaled = Image.fromarray(np.rint(grey / 257).astype(np.uint8))
-    if "transparency" in picture.info:
-        scaled.putalpha(Image.fromarray(np.where(grey == picture.info["transparency"], 0, 255).astype(np.uint8)))
-    return scaled
+    with decoding(name):
+        if picture.mode in STRAIGHT:
+            picture = picture.convert(STRAIGHT[picture.mode])
+        if picture.has_transparency_data:
+            picture = picture.convert("RGBA")
+            if channels != 4:
+                ground = Image.new("RGB", picture.size, tuple(background))
+                ground.paste(picture, mask=picture)
+                picture = ground
+        elif picture.mode not in ("L", "RGB"):
+            picture = picture.convert("RGB")
+        return picture if picture.mode == MODES[channels] else picture.convert(MODES[channels])

@@ -7,7 +7,6 @@ grey level away at most (two in one value of millions). The other filters oversh
 """
 
 import ctypes
-import math
 from contextlib import suppress
 
 import numpy as np
@@ -81,7 +80,7 @@ def pixels_of_array(
 
     c is `channels` or, if `convert` and that is 1 or 3, also 1 (grey), 3 (RGB) or 4 (RGBA, laid on `background`). Values are
     uint8, bool, other whole numbers 0..255, uint16 of its full range, or floats 0..1 or 0..255; with `is_scaled` any finite
-    ones, taken as they are. `layout` is "channels_first" or "channels_last", needed where the shape allows both.
+    ones, taken as they are, without opacity. `layout` is "channels_first" or "channels_last", needed where the shape allows both.
 
     Raises:
         `ValueError`: for another shape or dtype, and for values outside these ranges.
@@ -91,21 +90,27 @@ def pixels_of_array(
         raise ValueError(
             f"shape {tuple(array.shape)} is no picture's: expected 2, 3 or 4 dimensions, none of them 0 (empty)"
         )
-    allowed = {1, 3, 4} if convert and channels in (1, 3) else {channels}
+    laid = {4} if not is_scaled or pixels.dtype == torch.uint8 else set()  # opacity of an unknown scale can't be
+    allowed = {1, 3, *laid} if convert and channels in (1, 3) else {channels}
     pixels = to_channels_first(pixels, allowed, layout)
     pixels = as_they_are(pixels) if is_scaled else to_levels(pixels, is_uint16(array))
     return to_channel_count(pixels, channels, background)
 
 
+# What torch can compute with in place of dtypes that it only stores.
+WIDER = {torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.int64}
+
+
 def to_tensor(array: np.ndarray | Tensor) -> Tensor:
-    """Without gradient, of a dtype that torch computes with: uint16 becomes int32."""
+    """Without gradient, of a dtype that torch computes with."""
     if isinstance(array, Tensor):
-        kind = "sparse, quantised or without data" if array.layout != torch.strided or array.is_quantized else None
-        kind = "complex dtype" if array.is_complex() else kind
-        if kind or array.is_meta:
-            raise ValueError(f"a tensor of {array.dtype} that is {kind or 'on the meta device'} holds no pixels")
+        if array.layout != torch.strided or array.is_quantized or array.is_meta:
+            raise ValueError("a tensor that is sparse, quantised or on the meta device holds no pixels")
+        if array.is_complex():
+            raise ValueError(f"dtype {array.dtype} (complex) holds no pixels")
         array = array.detach().as_subclass(Tensor)
-        return array.to(torch.int32) if array.dtype == torch.uint16 else array
+        is_float8 = array.is_floating_point() and array.itemsize == 1
+        return array.to(torch.float32 if is_float8 else WIDER.get(array.dtype, array.dtype))
     if array.dtype.kind not in "buif" or isinstance(array, np.ma.MaskedArray):
         masked = "masked array" if isinstance(array, np.ma.MaskedArray) else f"dtype {array.dtype}"
         raise ValueError(f"{masked} holds no pixels: expected uint8, uint16, another number or bool")
@@ -145,20 +150,24 @@ def as_they_are(pixels: Tensor) -> Tensor:
     """Values that need no scaling: uint8 or finite float32."""
     if pixels.dtype == torch.uint8:
         return pixels
-    check_finite(pixels)
-    return pixels.to(torch.float32)
+    pixels = pixels.to(torch.float32)
+    bounds_of(pixels)
+    return pixels
 
 
 def to_levels(pixels: Tensor, is_16_bit: bool) -> Tensor:
     """
     Values of 0..255: uint8, or float32 where they lie between levels. Those of an 8-bit picture in another dtype, float16
-    at the coarsest, become its levels again, so that all dtypes of a picture give the same.
+    at the coarsest, become its levels again, so that all dtypes of a picture give the same. Floats may be beyond their range
+    by half a level, as computing leaves them.
     """
     if pixels.dtype in (torch.uint8, torch.bool):
         return pixels if pixels.dtype == torch.uint8 else pixels.to(torch.uint8) * 255
-    low, high = check_finite(pixels)
-    top = 65535 if is_16_bit else 255
-    if low < 0 or high > top:
+    low, high = bounds_of(pixels)
+    is_float, top = pixels.is_floating_point(), 65535 if is_16_bit else 255
+    is_unit = is_float and high <= UNIT
+    slack = 0.5 * is_float / (255 if is_unit else 1)
+    if low < -slack or high > top + slack:
         raise ValueError(
             f"values {low:g}..{high:g} are out of range: expected finite ones, none negative, of 0..{top}, or floats of 0..1"
         )
@@ -166,16 +175,21 @@ def to_levels(pixels: Tensor, is_16_bit: bool) -> Tensor:
         raise ValueError(
             f"values 0..{high:g} of uint16 are ambiguous: give uint8, or floats of 0..1 (divided by 65535)"
         )
-    is_unit = pixels.is_floating_point() and high <= 1
-    values = pixels.to(torch.float32) * (1 / 257 if is_16_bit else 255 if is_unit else 1)
+    if is_float and UNIT < high < 2:
+        raise ValueError(f"floats 0..{high:g} are ambiguous: of 0..1 too large, of 0..255 all but black")
+    values = (pixels.to(torch.float32) * (1 / 257 if is_16_bit else 255 if is_unit else 1)).clamp(0, 255)
     levels = values.round()
     return levels.to(torch.uint8) if (values - levels).abs().max() < 0.1 else values
 
 
-def check_finite(pixels: Tensor) -> tuple[float, float]:
-    """The least and the greatest value."""
+# The greatest float of a picture whose white is 1, with half a level beyond it.
+UNIT = 1 + 0.5 / 255
+
+
+def bounds_of(pixels: Tensor) -> tuple[float, float]:
+    """The least and the greatest value; an error unless all are finite, and no sum of them overflows."""
     low, high = (value.item() for value in pixels.aminmax())
-    if not (math.isfinite(low) and math.isfinite(high)):
+    if not -1e30 < low <= high < 1e30:
         raise ValueError("NaN or infinite values: not finite")
     return low, high
 
@@ -199,7 +213,10 @@ def to_channel_count(pixels: Tensor, channels: int, background: tuple[int, int, 
 
 
 def resize(pixels: Tensor, size: tuple[int, int], resample: Resampling) -> Tensor:
-    """(n, C, H, W) in another size, antialiased, as Pillow does; on another device than the CPU, bicubic is torch's."""
+    """
+    (n, C, H, W) in another size, antialiased, as Pillow does with each channel by itself; on another device than the CPU,
+    bicubic is torch's.
+    """
     if tuple(pixels.shape[-2:]) == size:
         return pixels
     if resample == Resampling.NEAREST:

@@ -2,13 +2,14 @@
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from PIL.Image import Resampling
 from torch import Tensor
 from torchvision.transforms.v2 import functional as tvF
@@ -17,21 +18,27 @@ from transformers.image_utils import SizeDict, get_image_size_for_max_height_wid
 from transformers.utils import logging
 
 from .pictures_vit_custom import MAX_PIXELS, MODES, load_picture, name_of, open_picture
-from .pixels_vit_custom import multiply_add, pixels_of_array, pixels_of_picture, resize
+from .pixels_vit_custom import UNIT, multiply_add, pixels_of_array, pixels_of_picture, resize, to_tensor
 
 
 logger = logging.get_logger(__name__)
 
 
-def named_pictures(images: Any, name: str | None = None) -> Iterator[tuple[str, Any]]:
-    """Each picture of a nesting of lists, with what an error calls it."""
-    is_scalar = isinstance(images, (str, bytes, bytearray, memoryview)) or hasattr(images, "read")
-    if isinstance(images, (Sequence, Iterator)) and not is_scalar:
-        for index, image in enumerate(images):
-            yield from named_pictures(image, f"{name or 'images'}[{index}]")
-    else:
+SINGLE = (str, bytes, bytearray, memoryview, os.PathLike, dict, Tensor, Image.Image)
+MAX_DEPTH = 32
+
+
+def named_pictures(images: Any, name: str | None = None, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Each picture of a nesting of lists, or of other things to iterate over, with what an error calls it."""
+    is_array = isinstance(images, np.ndarray) and not (images.dtype == object and images.ndim == 1)
+    if not isinstance(images, Iterable) or isinstance(images, SINGLE) or is_array or hasattr(images, "read"):
         own = name_of(images)
         yield own if name is None else name if own == "picture" else f"{name} ({own})", images
+        return
+    if depth > MAX_DEPTH:
+        raise ValueError(f"images: lists are nested more than {MAX_DEPTH} deep")
+    for index, image in enumerate(images):
+        yield from named_pictures(image, f"{name or 'images'}[{index}]", depth + 1)
 
 
 class Steps:
@@ -60,6 +67,7 @@ class Steps:
             raise ValueError(text if text.startswith(name) else f"{name}: {text}") from error
         pixels = pixels if self.crop is None else tvF.center_crop(pixels, list(self.crop))
         if self.scale is None:
+            pixels = pixels if self.is_scaled else pixels.round().to(torch.uint8)
             return pixels.clone(memory_format=torch.contiguous_format)
         if self.expects_unit and pixels.dtype == torch.uint8:
             logger.warning_once(
@@ -82,7 +90,7 @@ class Steps:
             if picture.mode != MODES.get(self.channels):
                 raise ValueError(f"mode {picture.mode!r} is not of {self.channels} channels, and do_convert_rgb=False")
         shape = self.new_shape(picture.height, picture.width)
-        if self.resample != Resampling.BILINEAR or picture.mode == "RGBA":
+        if self.resample != Resampling.BILINEAR and picture.mode != "RGBA":  # which Pillow would weigh by opacity
             picture = picture.resize(shape[::-1], self.resample)
         return resize(pixels_of_picture(picture), shape, self.resample)[:, : self.channels]
 
@@ -106,7 +114,10 @@ def resized_shape(size: SizeDict, crop_pct: float | None, height: int, width: in
     elif size.shortest_edge:
         shape = get_size_with_aspect_ratio((height, width), size.shortest_edge, size.longest_edge)
     else:
-        shape = get_image_size_for_max_height_width((height, width), size.max_height, size.max_width)
+        longest = size.longest_edge
+        shape = get_image_size_for_max_height_width(
+            (height, width), size.max_height or longest, size.max_width or longest
+        )
     new_height, new_width = (max(1, round(side)) for side in shape)
     if new_height * new_width > MAX_PIXELS:
         raise ValueError(
@@ -116,12 +127,17 @@ def resized_shape(size: SizeDict, crop_pct: float | None, height: int, width: in
 
 
 def scale_and_bias(options: dict[str, Any]) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """The numbers (C, 1, 1) that rescaling and normalising multiply pixels 0..255 with and add; `None` if neither is done."""
-    if not options["do_rescale"] and not options["do_normalize"]:
-        return None, None
+    """
+    The numbers (C, 1, 1) that rescaling and normalising multiply pixels 0..255 with and add; `None` if that changes nothing:
+    neither is done, or rescaling alone, by 1.
+    """
     factor = options["rescale_factor"] if options["do_rescale"] else 1.0
+    if factor == 1 and not options["do_normalize"]:
+        return None, None
     mean, deviation = (options["image_mean"], options["image_std"]) if options["do_normalize"] else (0.0, 1.0)
-    mean, deviation = (torch.tensor(numbers(value), dtype=torch.float64)[:, None, None] for value in (mean, deviation))
+    mean, deviation = (
+        torch.tensor(numbers(value), dtype=torch.float64, device="cpu")[:, None, None] for value in (mean, deviation)
+    )
     return (factor / deviation).float(), (-mean / deviation).float()
 
 
@@ -134,7 +150,7 @@ def run(steps: Steps, pictures: list[tuple[str, Any]]) -> Tensor | list[Tensor]:
     on_cpu = all(getattr(array.device, "type", array.device) == "cpu" for array in arrays)
     counts = [source.shape[0] if getattr(source, "ndim", 0) == 4 else 1 for source in sources]
     has_room = steps.shape and steps.scale is not None and on_cpu
-    batch = torch.empty(sum(counts), steps.channels, *steps.shape) if has_room else None
+    batch = torch.empty(sum(counts), steps.channels, *steps.shape, device="cpu") if has_room else None
     slots = [None] * len(sources) if batch is None else batch.split(counts)
     threads = min(torch.get_num_threads(), len(sources)) if are_independent(sources) else 1
     if threads == 1:
@@ -142,7 +158,22 @@ def run(steps: Steps, pictures: list[tuple[str, Any]]) -> Tensor | list[Tensor]:
     else:
         with ThreadPoolExecutor(threads) as pool:
             found = list(pool.map(steps, names, sources, slots))
+    check_one_scale(steps, pictures)
     return [picture for part in found for picture in part] if batch is None else batch
+
+
+def check_one_scale(steps: Steps, pictures: list[tuple[str, Any]]) -> None:
+    """Raises `ValueError` for floats of 0..1 beside floats of 0..255, among which a dark picture would pass for the former."""
+    tops = {}
+    for name, source in pictures:
+        if not steps.is_scaled and "float" in str(getattr(source, "dtype", "")):
+            top = to_tensor(source).max().item()
+            if top > 0:
+                tops[top <= UNIT] = name
+    if len(tops) > 1:
+        raise ValueError(
+            f"{tops[True]} holds floats of 0..1, {tops[False]} of 0..255: scale them alike, or pass them apart"
+        )
 
 
 def are_independent(sources: tuple[Any, ...]) -> bool:

@@ -70,7 +70,7 @@ def is_plain(path: Path) -> bool:
 def preprocess_ways(files: list[bytes]) -> dict[str, Way]:
     """Ways from JPEG bytes to `pixel_values` (B, 3, 224, 224) of -1..1."""
     ours, theirs, theirs_pil = ViTCustomImageProcessor(), ViTImageProcessor(), ViTImageProcessorPil()
-    raw = ViTCustomImageProcessor(do_rescale=False, do_normalize=False)
+    raw = ViTCustomImageProcessor(rescale_factor=1, do_normalize=False)
     timm_s = timm.data.create_transform(
         (3, 224, 224), interpolation="bilinear", crop_pct=1.0, crop_mode="squash", mean=[0.5] * 3, std=[0.5] * 3
     )

@@ -113,7 +113,11 @@ def eval_transform(processor: BaseImageProcessor) -> Callable[[Image.Image], Ten
     The processor, for one picture: (C, height, width). Ours leaves the normalising to [`Normalise`], as uint8; what others do
     beside it nobody knows.
     """
-    later = {"do_rescale": False, "do_normalize": False} if isinstance(processor, ViTCustomImageProcessor) else {}
+    later = (
+        {"do_rescale": True, "rescale_factor": 1.0, "do_normalize": False}
+        if isinstance(processor, ViTCustomImageProcessor)
+        else {}
+    )
     return partial(process, processor, later)
 
 

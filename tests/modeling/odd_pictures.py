@@ -233,6 +233,75 @@ case("mode_L_not_converted", refused="mode 'L'.*do_convert_rgb", options={"do_co
 )
 
 
+def tiff(width: int, height: int, bits: int, photometric: int, pixels: bytes) -> bytes:
+    """A grey TIFF by hand."""
+    tags = [(256, 4, width), (257, 4, height), (258, 3, bits), (259, 3, 1), (262, 3, photometric), (273, 4, 8), (277, 3, 1),
+            (278, 4, height), (279, 4, len(pixels))]  # fmt: skip
+    entries = b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in tags)
+    return b"II*\0" + struct.pack("<I", 8 + len(pixels)) + pixels + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
+@case("tiff_16_bit_white_is_zero")
+def _(folder):
+    deep = 65535 - np.asarray(grey()).astype("<u2") * 257
+    return tiff(60, 40, 16, 0, deep.tobytes()), grey().convert("RGB")
+
+
+@case("tiff_12_bit")
+def _(folder):
+    values = np.rint(np.asarray(grey()) / 255 * 4095).astype(int).reshape(-1, 2)
+    packed = np.stack([values[:, 0] >> 4, (values[:, 0] & 15) << 4 | values[:, 1] >> 8, values[:, 1] & 255], axis=1)
+    return tiff(60, 40, 12, 1, packed.astype(np.uint8).tobytes()), grey().convert("RGB")
+
+
+@case("pgm_16_bit")
+def _(folder):
+    deep = np.asarray(grey()).astype(">u2") * 257
+    return b"P5 60 40 65535\n" + deep.astype(">u2").tobytes(), grey().convert("RGB")
+
+
+@case("pgm_10_bit")
+def _(folder):
+    deep = np.rint(np.asarray(grey()) / 255 * 1023).astype(">u2")
+    return b"P5 60 40 1023\n" + deep.tobytes(), grey().convert("RGB")
+
+
+def transparent(key: bytes) -> bytes:
+    chunk = b"tRNS" + key
+    return struct.pack(">I", len(key)) + chunk + struct.pack(">I", zlib.crc32(chunk))
+
+
+for bits in (2, 4):
+
+    @case(f"png_{bits}_bit_transparency")
+    def _(folder, bits=bits):
+        levels = np.arange(60 * 40).reshape(40, 60) % 2**bits
+        rows = np.packbits((levels[..., None] >> np.arange(bits)[::-1] & 1).reshape(40, -1).astype(np.uint8), axis=1)
+        content = png(60, 40, b"".join(b"\0" + row.tobytes() for row in rows), depth=bits, more=transparent(b"\0\2"))
+        expected = np.where(levels == 2, 255, levels * (255 // (2**bits - 1)))
+        return content, Image.fromarray(expected.astype(np.uint8)).convert("RGB")
+
+
+@case("png_48_bit_transparency")
+def _(folder):
+    deep = array().astype(">u2") * 256 + 7
+    key = deep[0, 0]
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in deep)
+    content = png(60, 40, rows, depth=16, colour=2, more=transparent(key.astype(">u2").tobytes()))
+    return content, over_white(photo(), np.where((deep == key).all(axis=-1), 0, 255))
+
+
+case("png_palette_missing", refused="cannot be decoded")(lambda folder: png(60, 40, b"\0" * 61 * 40, colour=3))
+
+
+def with_info(picture: Image.Image, transparency: object) -> Image.Image:
+    picture.info["transparency"] = transparency
+    return picture
+
+
+case("transparency_of_a_wrong_kind_L", refused="picture: cannot")(lambda folder: with_info(grey(), b"abc"))
+case("transparency_of_a_wrong_kind_RGB", refused="picture: cannot")(lambda folder: with_info(photo(), b"abc"))
+
 # ---------------------------------------------------------------------------------------------------------------------
 # EXIF
 
@@ -272,6 +341,17 @@ def _(folder):
 def _(folder):
     content = stored(photo(), "JPEG", exif=b"Exif\0\0MM\0*\xff\xff\xff\xff" + b"\xff" * 40, quality=98, subsampling=0)
     return written(folder, "a.jpg", content), photo()
+
+
+@case("exif_6_with_damaged_tags")
+def _(folder):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    exif[0x010F], exif[0x011A], exif[0x0132] = "maker", 72.0, "2026:01:01"
+    content = exif.tobytes()
+    place = content.index(b"\x01\x1a") if b"\x01\x1a" in content else content.index(b"\x1a\x01")
+    damaged = content[: place + 2] + b"\x02\x00" + content[place + 4 :]
+    return stored(photo().transpose(Image.ROTATE_90), "PNG", exif=damaged), photo()
 
 
 @case("exif_no_block", levels=12)
@@ -496,6 +576,13 @@ both("minus_inf", lambda: spoilt(-np.inf), refused="(?i)inf|finite")
 both("nan_no_rescale", lambda: spoilt(np.nan), refused="(?i)nan|finite", options={"do_rescale": False})
 both("f32_0_255000", lambda: array().astype(np.float32) * 1000, refused="finite")
 both("f32_minus_1_1", lambda: array().astype(np.float32) / 127.5 - 1, refused="range")
+both(
+    "f32_0_1_rounded_up", lambda: np.maximum(array().astype(np.float32) / 255, 1.0000002 * (array() == array().max()))
+)
+both("f32_0_255_rounded", lambda: array().astype(np.float32) - np.float32(1e-4))
+both("f32_0_to_one_and_a_half", lambda: array().astype(np.float32) / 255 * 1.5, refused="ambiguous")
+both("f64_1e300", lambda: array().astype(np.float64) * 1e300, refused="finite", options={"do_rescale": False})
+both("f32_hw4_no_rescale", lambda: rgba().astype(np.float32) / 255, refused=SHAPE, options={"do_rescale": False})
 both("complex", lambda: array().astype(np.complex64), refused="complex|dtype")
 case("array_object", refused="object|dtype")(lambda folder: array().astype(object))
 case("array_text", refused="str|<U|dtype")(lambda folder: array().astype(str))
@@ -542,6 +629,10 @@ case("tensor_requires_grad")(lambda folder: (torch.from_numpy(chw().astype(np.fl
 case("tensor_noncontiguous")(lambda folder: (torch.from_numpy(array()).permute(2, 0, 1), photo()))
 case("tensor_bf16_0_255")(lambda folder: (torch.from_numpy(chw()).bfloat16(), photo()))
 case("tensor_bf16_0_1", levels=2)(lambda folder: ((torch.from_numpy(chw()).float() / 255).bfloat16(), photo()))
+for kind in (torch.uint16, torch.uint32, torch.uint64):
+    scale = 257 if kind == torch.uint16 else 1
+    case(f"tensor_{kind}")(lambda folder, k=kind, s=scale: ((torch.from_numpy(chw()).int() * s).to(k), photo()))
+case("tensor_float8", levels=20)(lambda folder: (torch.from_numpy(chw()).float().to(torch.float8_e4m3fn), photo()))
 case("tensor_sparse", refused="sparse")(lambda folder: torch.from_numpy(chw()).to_sparse())
 case("tensor_meta", refused="meta")(lambda folder: torch.empty(3, 40, 60, device="meta"))
 case("tensor_inference_mode")(lambda folder: (inference_tensor(), photo()))
@@ -579,6 +670,27 @@ case("batch_mixed_modes")(
 )
 case("batch_arrays_and_batches")(several(lambda p: [np.array(p[0])[None], np.array(p[1]), stored(p[2], "PNG")]))
 case("batch_list_of_one")(lambda folder: ([photo()], [photo()]))
+case("batch_set_of_arrays")(lambda folder: (dict.fromkeys(["a"], array()).values(), [photo()]))
+case("batch_object_array")(several(lambda p: np.array([np.array(p[0]), np.array(p[1]), np.array(p[2])], dtype=object)))
+case("batch_of_two_scales", refused=r"images\[1\].*0\.\.1.*images\[0\].*0\.\.255")(
+    lambda folder: [array().astype(np.float32), array().astype(np.float32) / 255]
+)
+case("batch_of_a_black_float")(
+    lambda folder: (
+        [array().astype(np.float32), 0 * array().astype(np.float32)],
+        [photo(), Image.new("RGB", (60, 40))],
+    )
+)
+case("batch_too_deep", refused="deep")(lambda folder: nested(3000))
+
+
+def nested(depth: int) -> list:
+    images = photo()
+    for _ in range(depth):
+        images = [images]
+    return images
+
+
 case("batch_none_inside", refused=r"images\[1\].*None", error=TypeError)(lambda folder: [photo(), None, photo()])
 case("batch_broken_inside", refused=r"images\[1\].*truncated\.jpg")(
     lambda folder: [photo(), written(folder, "truncated.jpg", half(JPEG)), photo()]
@@ -648,6 +760,19 @@ class Pipe(io.RawIOBase):
 
 
 case("other_pipe")(lambda folder: (Pipe(stored(photo(), "PNG")), photo()))
+
+
+class OnlyReads:
+    """The least that is a file."""
+
+    def __init__(self, content: bytes):
+        self.read = io.BytesIO(content).read
+
+
+case("other_file_that_only_reads")(lambda folder: (OnlyReads(stored(photo(), "PNG")), photo()))
+case("path_missing_long", refused="(?i)no such file", error=FileNotFoundError)(
+    lambda folder: "/data/images/train/n01440764/" + "a" * 60
+)
 case("other_text_file", refused="text", error=TypeError)(lambda folder: io.StringIO("words"))
 
 

@@ -89,7 +89,7 @@ def test_further_channels_start_without_effect_and_learn(channels):
 
 
 @pytest.mark.parametrize("model, channels", [
-    (tiny_model(), 2), (tiny_model(), 0), (tiny_model(num_channels=1), 3), (tiny_model(ViTCustomForMaskedImageModeling), 1),
+    (tiny_model(), 2), (tiny_model(), 0), (tiny_model(), 1.5), (tiny_model(num_channels=1), 3), (tiny_model(ViTCustomForMaskedImageModeling), 1),
     (tiny_model(pixel_mean=[1, 2, 3], pixel_std=[4, 5, 6]), 1),
 ])  # fmt: skip
 def test_channels_that_cannot_be_made_are_refused(model, channels):
@@ -124,6 +124,39 @@ def test_a_model_that_takes_uint8_gives_the_same(cls, tmp_path):
         torch.testing.assert_close(found[key], value, atol=1e-5, rtol=1e-5)
     normalised = ViTCustomImageProcessor.for_model(plain.config, **STATISTICS)(picture, return_tensors="pt")
     torch.testing.assert_close(model(**normalised)[0], plain(**normalised)[0])
+
+
+@pytest.mark.parametrize("statistics", [([127, 127, 127], [128, 128, 128]), ([200, 100.5, 0], [1, 2.5, 3])])
+def test_whole_numbers_do_not_wrap(statistics):
+    mean, std = statistics
+    model, plain = tiny_model(pixel_mean=mean, pixel_std=std), tiny_model()
+    raw = torch.randint(256, (2, 3, 16, 24), dtype=torch.uint8)
+    mean, std = (torch.tensor(values, dtype=torch.float32).view(3, 1, 1) for values in statistics)
+    torch.testing.assert_close(model(raw).logits, plain((raw.float() - mean) / std).logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["f01", "f255", "u16", "i64", "bool"])
+def test_every_source_becomes_uint8_for_such_a_model(kind):
+    processor, levels = ViTCustomImageProcessor.for_model(tiny_config(**IN_MODEL)), noise(16, 24, 3)
+    levels = levels // 128 * 255 if kind == "bool" else levels
+    sources = {"f01": levels / 255, "f255": levels.astype(float), "u16": levels.astype(np.uint16) * 257,
+               "i64": levels.astype(np.int64), "bool": levels > 0}  # fmt: skip
+    found = processor([Image.fromarray(levels), sources[kind]], return_tensors="pt").pixel_values
+    assert found.dtype == torch.uint8 and torch.equal(found[0], found[1])
+
+
+def test_a_frozen_projection_stays_frozen():
+    model = tiny_model().requires_grad_(False)
+    model.resize_channels(1)
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_opacity_is_a_channel_like_the_others():
+    rgba = noise(20, 30, 4)
+    for resample in (0, 1, 2, 3):
+        processor = ViTCustomImageProcessor.for_model(tiny_config(num_channels=4), resample=resample)
+        found = processor([rgba, Image.fromarray(rgba, "RGBA")], return_tensors="pt").pixel_values
+        assert torch.equal(found[0], found[1])
 
 
 def test_uint8_works_in_a_pipeline_compiled_and_in_half_precision(tmp_path):

@@ -147,6 +147,7 @@ WRONG = [
     ({"size": {"high": 32, "width": 32}}, "size"), ({"size": []}, "size"), ({"size": [1, 2, 3]}, "size"),
     ({"size": 22.4}, "size"), ({"background": [0, 0]}, "background"), ({"background": [0, 0, 256]}, "background"),
     ({"background": "white"}, "background"), ({"max_pixels": 0}, "max_pixels"), ({"max_pixels": "many"}, "max_pixels"),
+    ({"image_mean": [1e300] * 3}, "image_mean"), ({"image_std": [1e-40] * 3}, "image_std"), ({"rescale_factor": 1e300}, "rescale"),
     ({"data_format": "channels_last"}, "data_format"), ({"input_data_format": "HWC"}, "input_data_format"),
 ]  # fmt: skip
 
@@ -163,6 +164,29 @@ def test_values_that_cannot_be_are_refused_by_name(options, named, tmp_path):
             load.from_pretrained(tmp_path)
     with pytest.raises(Exception, match=named):
         ViTCustomImageProcessor()(photo(), **options)
+
+
+@pytest.mark.parametrize(
+    "name", ["size", "image_mean", "image_std", "rescale_factor", "resample", "background", "max_pixels"]
+)
+def test_nulls_are_refused_by_name(name, tmp_path):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({name: None}))
+    with pytest.raises(ValueError, match=f"{name}=None"):
+        ViTCustomImageProcessor.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=f"{name}=None"):
+        ViTCustomImageProcessor()(photo(), **{name: None})
+
+
+def test_a_file_without_a_table_is_refused(tmp_path):
+    (tmp_path / "preprocessor_config.json").write_text("[]")
+    with pytest.raises(ValueError, match="table of its arguments"):
+        ViTCustomImageProcessor.from_pretrained(tmp_path)
+
+
+def test_another_default_device_changes_nothing():
+    expected = ViTCustomImageProcessor()(photo(), return_tensors="pt").pixel_values
+    with torch.device("meta"):
+        assert torch.equal(ViTCustomImageProcessor()(photo(), return_tensors="pt").pixel_values, expected)
 
 
 def test_a_misspelt_argument_beside_a_file_is_refused(tmp_path):
@@ -194,7 +218,7 @@ def test_a_call_changes_nothing_of_the_processor():
 @pytest.mark.parametrize("form, shape", [
     (32, (32, 32)), ((32, 64), (32, 64)), ([32, 64], (32, 64)), ({"height": 32, "width": 64}, (32, 64)),
     ({"shortest_edge": 32}, (32, 48)), ({"shortest_edge": 32, "longest_edge": 40}, (27, 40)),
-    ({"max_height": 30, "max_width": 30}, (20, 30)),
+    ({"max_height": 30, "max_width": 30}, (20, 30)), ({"longest_edge": 30}, (20, 30)),
 ])  # fmt: skip
 def test_every_form_of_a_size(form, shape):
     assert ViTCustomImageProcessor(size=form)(photo(), return_tensors="pt").pixel_values.shape[2:] == shape

@@ -1,9 +1,12 @@
 """Every odd picture right, or refused by name; none crashes, none fills the memory, nothing of Pillow's settings changes."""
 
 import json
+import socket
 import subprocess
 import sys
 import threading
+import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -162,6 +165,26 @@ def test_an_address_without_a_picture_is_refused(page, named, server, monkeypatc
     monkeypatch.setattr(fetching_vit_custom, "MAX_BYTES", 2**20)
     with pytest.raises(ValueError, match=rf"{server}/{page}: .*{named}"):
         pixels_of(f"{server}/{page}")
+
+
+def test_an_address_that_drips_is_given_up(monkeypatch):
+    """Whatever the server sends in time for single steps: the time is one for all."""
+    monkeypatch.setattr(fetching_vit_custom, "MAX_SECONDS", 1)
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def drip():
+        connection, _ = listening.accept()
+        connection.sendall(b"HTTP/1.1 200 OK\r\n")
+        with suppress(OSError):
+            for index in range(60):
+                connection.sendall(b"X-%d: y\r\n" % index)
+                time.sleep(0.1)
+
+    threading.Thread(target=drip, daemon=True).start()
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="not complete after 1 s"):
+        pixels_of(f"http://127.0.0.1:{listening.getsockname()[1]}/a.png")
+    assert time.monotonic() - began < 5
 
 
 def test_an_address_that_does_not_answer_is_refused(monkeypatch):
