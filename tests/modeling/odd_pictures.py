@@ -518,6 +518,13 @@ def rgba() -> np.ndarray:
     return np.concatenate([array(), opacity_ramp()[..., None]], axis=-1)
 
 
+def white() -> np.ndarray:
+    """The photo with a black and a white corner."""
+    pixels = array()
+    pixels[0, 0], pixels[-1, -1] = 0, 255
+    return pixels
+
+
 def plain_grey() -> Image.Image:
     return grey().convert("RGB")
 
@@ -576,9 +583,8 @@ both("minus_inf", lambda: spoilt(-np.inf), refused="(?i)inf|finite")
 both("nan_no_rescale", lambda: spoilt(np.nan), refused="(?i)nan|finite", options={"do_rescale": False})
 both("f32_0_255000", lambda: array().astype(np.float32) * 1000, refused="finite")
 both("f32_minus_1_1", lambda: array().astype(np.float32) / 127.5 - 1, refused="range")
-both(
-    "f32_0_1_rounded_up", lambda: np.maximum(array().astype(np.float32) / 255, 1.0000002 * (array() == array().max()))
-)
+both("f32_0_1_rounded_up", lambda: white() / np.float32(255) * np.float32(1.0000002), lambda: Image.fromarray(white()))
+both("f32_0_1_rounded_down", lambda: white() / np.float32(255) - np.float32(1e-7), lambda: Image.fromarray(white()))
 both("f32_0_255_rounded", lambda: array().astype(np.float32) - np.float32(1e-4))
 both("f32_0_to_one_and_a_half", lambda: array().astype(np.float32) / 255 * 1.5, refused="ambiguous")
 both("f64_1e300", lambda: array().astype(np.float64) * 1e300, refused="finite", options={"do_rescale": False})
