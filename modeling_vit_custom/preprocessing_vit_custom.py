@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -152,14 +152,22 @@ def run(steps: Steps, pictures: list[tuple[str, Any]]) -> Tensor | list[Tensor]:
     has_room = steps.shape and steps.scale is not None and on_cpu
     batch = torch.empty(sum(counts), steps.channels, *steps.shape, device="cpu") if has_room else None
     slots = [None] * len(sources) if batch is None else batch.split(counts)
-    threads = min(torch.get_num_threads(), len(sources)) if are_independent(sources) else 1
-    if threads == 1:
-        found = list(map(steps, names, sources, slots))
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            found = list(pool.map(steps, names, sources, slots))
+    found = (
+        map_in_threads(steps, names, sources, slots)
+        if are_independent(sources)
+        else list(map(steps, names, sources, slots))
+    )
     check_one_scale(steps, pictures)
     return [picture for part in found for picture in part] if batch is None else batch
+
+
+def map_in_threads(function: Callable, *arguments: Iterable) -> list:
+    """`map`, in as many threads as `torch.get_num_threads()` says, which is one in a worker process of a `DataLoader`."""
+    threads = torch.get_num_threads()
+    if threads == 1:
+        return list(map(function, *arguments))
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(function, *arguments))
 
 
 def check_one_scale(steps: Steps, pictures: list[tuple[str, Any]]) -> None:

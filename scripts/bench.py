@@ -34,6 +34,7 @@ from scripts.common.augment import Normalise, picture_loader, train_transform
 from scripts.common.data import PictureDataset, SampleStream
 from scripts.common.recipe import AugmentRecipe
 from scripts.common.sources import is_picture, open_class_folders
+from scripts.predict import natural, positive
 
 
 SIZE = (500, 375)
@@ -68,7 +69,7 @@ def is_plain(path: Path) -> bool:
 
 
 def preprocess_ways(files: list[bytes]) -> dict[str, Way]:
-    """Ways from JPEG bytes to `pixel_values` (B, 3, 224, 224) of -1..1."""
+    """Ways from JPEG bytes to `pixel_values` (B, 3, 224, 224) of -1..1, the last to levels of uint8."""
     ours, theirs, theirs_pil = ViTCustomImageProcessor(), ViTImageProcessor(), ViTImageProcessorPil()
     raw = ViTCustomImageProcessor(rescale_factor=1, do_normalize=False)
     timm_s = timm.data.create_transform(
@@ -155,7 +156,7 @@ def bench_loading(options: argparse.Namespace) -> None:
             (folder / f"{index}.jpg").write_bytes(files[index % len(files)])
         for workers in options.workers:
             ways = loading_ways(Path(name), workers, options.batch_size)
-            title = f"an epoch of {options.pictures} JPEG files of {SIZE[0]} x {SIZE[1]}, {workers} worker(s)"
+            title = f"an epoch of {options.pictures} JPEG files of {SIZE[0]} x {SIZE[1]}, {workers} worker(s), {torch.get_num_threads()} thread(s) without"
             print_table(title, measure(ways, options.rounds), options.pictures, {})
 
 
@@ -199,16 +200,20 @@ def main(arguments: list[str] | None = None) -> None:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     preprocess = commands.add_parser("preprocess", help="JPEG bytes to a normalised batch")
-    preprocess.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="numbers of threads (default: 1 2)")
+    preprocess.add_argument(
+        "--threads", type=positive, nargs="+", default=[1, 2], help="numbers of threads (default: 1 2)"
+    )
     loading = commands.add_parser("loading", help="an epoch of random crops from files")
     loading.add_argument(
-        "--workers", type=int, nargs="+", default=[0, 1, 2], help="numbers of workers (default: 0 1 2)"
+        "--workers", type=natural, nargs="+", default=[0, 1, 2], help="numbers of workers (default: 0 1 2)"
     )
-    loading.add_argument("--pictures", type=int, default=600, help="files in the epoch (default: %(default)s)")
+    loading.add_argument("--pictures", type=positive, default=600, help="files in the epoch (default: %(default)s)")
     for command, rounds in ((preprocess, 15), (loading, 5)):
         command.add_argument("--photos", type=Path, help="folder with JPEG files of 500 x 375")
-        command.add_argument("--batch-size", type=int, default=32, help="pictures in a batch (default: %(default)s)")
-        command.add_argument("--rounds", type=int, default=rounds, help="rounds measured (default: %(default)s)")
+        command.add_argument(
+            "--batch-size", type=positive, default=32, help="pictures in a batch (default: %(default)s)"
+        )
+        command.add_argument("--rounds", type=positive, default=rounds, help="rounds measured (default: %(default)s)")
     options = parser.parse_args(arguments)
     {"preprocess": bench_preprocess, "loading": bench_loading}[options.command](options)
 

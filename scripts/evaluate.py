@@ -24,66 +24,81 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers.utils.logging import disable_progress_bar as disable_transformers_bar
 
-from scripts.common.data import choose, prepare
+from scripts.common.data import is_unlabelled, prepare, row_name
 from scripts.common.errors import UserError, as_user_error, one_line
-from scripts.common.inference import Item, classify, pick_device
-from scripts.common.model import load_model
+from scripts.common.inference import Item, classify
 from scripts.common.recipe import DataRecipe
 from scripts.common.sources import SPLIT_NAMES, open_source
 from scripts.plot import plot_confusion
-from scripts.predict import add_reading_arguments, list_unread
+from scripts.predict import add_reading_arguments, list_unread, open_classifier, printable
 
 
 BINS = 15
 
 
-def evaluate(options: argparse.Namespace) -> tuple[dict, dict[str, str]]:
+def measure(options: argparse.Namespace, unread: list[str]) -> dict:
     """
-    What `summarise` says of MODEL on DATA, with throughput, and what is wrong with the pictures that can't be read.
+    What `summarise` says of MODEL on DATA, with throughput; adds to `unread` what is wrong with pictures that can't be read.
 
     Raises:
         `UserError`: if there is no such model or data, or the model lacks a class of them.
     """
-    model, processor = load_model(options.model)
-    if model.config.problem_type not in (None, "single_label_classification"):
-        raise UserError(f"{options.model} is for {model.config.problem_type}: pictures here have one class each")
-    model.eval().to(pick_device(options.device))
+    model, processor = open_classifier(options)
+    if model.config.problem_type == "multi_label_classification":
+        raise UserError(f"{options.model} is for several labels: pictures here have one class each")
     names = [model.config.id2label[index] for index in range(len(model.config.id2label))]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UserError(f"{options.model} has several classes called {twice[0]!r}: classes are matched by their names")
     rows = open_rows(options, names)
-    logits, labels, unread, began = [], [], {}, time.perf_counter()
+    logits, labels, began = [], [], time.perf_counter()
     with tqdm(total=len(rows), unit="picture", disable=not sys.stderr.isatty()) as bar:
-        reading = (options.batch_size, options.workers, options.max_pixels)
-        for batch in classify(model, processor, items_of(rows), *reading):
-            if batch.items:
-                logits.append(batch.logits)
-                labels += [item.label for item in batch.items]
-            unread.update(batch.errors)
-            bar.update(len(batch.items) + len(batch.errors))
+        for outcomes in classify(model, processor, items_of(rows), options.batch_size, options.workers):
+            logits += [outcome.logits for outcome in outcomes if not outcome.error]
+            labels += [outcome.item.label for outcome in outcomes if not outcome.error]
+            unread += [outcome.error for outcome in outcomes if outcome.error]
+            bar.update(len(outcomes))
     seconds = time.perf_counter() - began
     if not logits:
-        raise UserError(f"{options.data}: no picture could be read; the first: {next(iter(unread.values()))}")
-    result = summarise(torch.cat(logits), torch.tensor(labels), names)
-    return {"model": options.model, "data": options.data, "unreadable": len(unread), **result,
-            "pictures_per_second": round(len(labels) / seconds, 1)}, unread  # fmt: skip
+        raise UserError(f"{options.data}: no picture could be read")
+    result = {"model": options.model, "data": options.data, "unreadable": len(unread)}
+    result |= summarise(torch.stack(logits), torch.tensor(labels), names)
+    return {**result, "pictures_per_second": round(len(labels) / seconds, 1)}
 
 
 def open_rows(options: argparse.Namespace, names: list[str]) -> Dataset:
-    """The split asked for, or test, else validation, else the only one, its labels numbered as the model's."""
+    """
+    The split asked for; without one, the test split or else the validation split, if they have labels, or the only one. Its
+    labels are numbered as the model's.
+    """
     splits = open_source(options.data)
-    split = SPLIT_NAMES.get(options.split, options.split) or next(
-        (name for name in ("test", "validation") if name in splits), None
-    )
-    if split is None and len(splits) > 1:
-        raise UserError(f"{options.data} has the splits {list(splits)}: choose one with --split")
-    rows = choose(splits, split, options.data) if split else next(iter(splits.values()))
     recipe = DataRecipe(image_column=options.image_column, label_column=options.label_column)
-    return prepare(rows, options.data, recipe, names)
+    asked = None if options.split is None else SPLIT_NAMES.get(options.split.lower(), options.split)
+    if asked is not None and asked not in splits:
+        raise UserError(f"{options.data} has no split {options.split!r}, but {', '.join(splits)}")
+    usual = [name for name in ("test", "validation") if name in splits and not is_unlabelled(splits[name], recipe)]
+    split = asked or (usual[0] if usual else next(iter(splits)))
+    if asked is None and not usual and len(splits) > 1:
+        raise UserError(f"{options.data} has the splits {', '.join(splits)}: choose one with --split")
+    return prepare(splits[split], options.data, recipe, read_classes(options.classes, names))
+
+
+def read_classes(path: Path | None, names: list[str]) -> list[str]:
+    """What the data call the classes `names`, as the JSON file at `path` says: {"their name": "the model's name", ...}."""
+    if path is None:
+        return names
+    with as_user_error(f"--classes {path}"):
+        table = json.loads(path.read_text(encoding="utf-8"))
+        unknown = sorted(set(table.values()) - set(names))
+        if unknown:
+            raise UserError(f"--classes {path}: the model has no class {unknown[0]!r}")
+        theirs = {label: name for name, label in table.items()}
+        return [theirs.get(name, name) for name in names]
 
 
 def items_of(rows: Dataset) -> Iterator[Item]:
     for index, row in enumerate(rows):
-        image = row["image"]
-        yield Item(f"{(image or {}).get('path') or 'picture'} (row {index})", image, row["label"])
+        yield Item(row_name(index, row["image"]), row["image"], row["label"])
 
 
 def summarise(logits: Tensor, labels: Tensor, names: list[str]) -> dict:
@@ -95,9 +110,9 @@ def summarise(logits: Tensor, labels: Tensor, names: list[str]) -> dict:
     ranks = (order == labels[:, None]).int().argmax(dim=1)
     probabilities = logits.double().softmax(dim=1)
     predicted, everything = order[:, 0], list(range(len(names)))
-    table = precision_recall_fscore_support(labels, predicted, labels=everything, zero_division=0)
+    table = precision_recall_fscore_support(labels, predicted, labels=everything, zero_division=np.nan)
     classes = {
-        name: {"precision": precision, "recall": recall, "f1": f1, "pictures": int(support)}
+        name: {"precision": known(precision), "recall": known(recall), "f1": known(f1), "pictures": int(support)}
         for name, precision, recall, f1, support in zip(names, *(column.tolist() for column in table), strict=True)
     }
     result = {"pictures": len(labels), "top1": share(ranks < 1)}
@@ -110,6 +125,11 @@ def summarise(logits: Tensor, labels: Tensor, names: list[str]) -> dict:
         "classes": classes,
         "confusion": confusion_matrix(labels, predicted, labels=everything).tolist(),
     }
+
+
+def known(value: float) -> float | None:
+    """`None` where a figure is of no pictures."""
+    return None if np.isnan(value) else value
 
 
 def share(hits: Tensor) -> dict:
@@ -131,9 +151,10 @@ def print_result(result: dict) -> None:
     width = max(len("class"), *map(len, result["classes"]))
     print(f"{'class'.ljust(width)}   precision   recall       f1   pictures")
     for name, row in result["classes"].items():
-        print(
-            f"{name.ljust(width)}   {row['precision']:9.1%} {row['recall']:8.1%} {row['f1']:8.1%} {row['pictures']:10,}"
+        precision, recall, f1 = (
+            "–" if row[key] is None else f"{row[key]:.1%}" for key in ("precision", "recall", "f1")
         )
+        print(f"{printable(name).ljust(width)}   {precision:>9} {recall:>8} {f1:>8} {row['pictures']:10,}")
     print()
     for key, text in (("top1", "top-1 accuracy"), ("top5", "top-5 accuracy")):
         if key in result:
@@ -154,11 +175,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "data", help="folder with a folder for each class, saved dataset, parquet or dataset on the Hub"
     )
-    parser.add_argument(
-        "--split", help="train, validation or test (default: test, else validation, else the only one)"
-    )
+    parser.add_argument("--split", help="the split to take (default: test, else validation, else the only one)")
     parser.add_argument("--image-column", default="image", help="column of the pictures (default: %(default)s)")
     parser.add_argument("--label-column", default="label", help="column of the labels (default: %(default)s)")
+    parser.add_argument(
+        "--classes",
+        type=Path,
+        metavar="JSON",
+        help='where names differ: a file with {"name in the data": "name in the model"}',
+    )
     parser.add_argument(
         "--out",
         type=Path,
@@ -169,17 +194,22 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     disable_datasets_bars()
     disable_transformers_bar()
+    unread: list[str] = []
     try:
-        result, unread = evaluate(options)
-        with as_user_error(str(options.out)):
+        with as_user_error(f"--out {options.out}"):
             options.out.mkdir(parents=True, exist_ok=True)
+        result = measure(options, unread)
+        print_result(result)
+        with as_user_error(f"--out {options.out}"):
             (options.out / "result.json").write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
             plot_confusion(np.array(result["confusion"]), list(result["classes"]), options.out / "confusion.png")
     except UserError as error:
         raise SystemExit(f"error: {one_line(error)}") from error
-    print_result(result)
+    except KeyboardInterrupt as error:
+        raise SystemExit(130) from error
+    finally:
+        list_unread(unread)
     print(f"\n{options.out / 'result.json'}\n{options.out / 'confusion.png'}")
-    list_unread(unread)
     if unread:
         raise SystemExit(1)
 

@@ -6,6 +6,7 @@ Figures of runs.
 
 import argparse
 import math
+import textwrap
 from pathlib import Path
 
 import matplotlib
@@ -81,8 +82,9 @@ def plot_sheet(cells: list[tuple[Image.Image, str, str]], path: Path) -> None:
         axis.set_axis_off()
     for axis, (picture, text, colour) in zip(axes.flat, cells, strict=False):
         axis.imshow(picture, interpolation="nearest", cmap="gray")
-        axis.set_title(text, fontsize=9, color=colour, parse_math=False)
-    figure.savefig(path, dpi=120)
+        lines = [line for part in text.splitlines() for line in textwrap.wrap(part, 22)[:3]]
+        axis.set_title("\n".join(lines), fontsize=9, color=colour, parse_math=False)
+    figure.savefig(path, dpi=120, format="png")
     plt.close(figure)
 
 

@@ -2,9 +2,10 @@
 Says what is in pictures.
 
     python -m scripts.predict MODEL photo.jpg folder 'many/**/*.png'
-    find . -name '*.jpg' | python -m scripts.predict MODEL - --json > found.jsonl
+    find . -name '*.jpg' -print0 | python -m scripts.predict MODEL - --null --json > found.jsonl
 
-The exit status is 0 if all pictures could be read, else 1, with a list of the others at the end, and 2 for wrong arguments.
+The exit status is 0 if all pictures could be read, 1 if not, with a list of the others at the end, 2 for wrong arguments and 130
+after Ctrl-C.
 """
 
 import argparse
@@ -12,37 +13,39 @@ import csv
 import json
 import os
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-import torch
+from torch import Tensor
 from tqdm import tqdm
+from transformers import BaseImageProcessor, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from scripts.common.errors import UserError, one_line
-from scripts.common.inference import classify, find_pictures, pick_device
-from scripts.common.model import load_model
+from scripts.common.errors import UserError, as_user_error, one_line
+from scripts.common.inference import Item, Outcome, classify, find_pictures, pick_device
+from scripts.common.model import check_fit, load_model
+from scripts.plot import plot_sheet
 
 
-Prediction = list[tuple[str, float]]
 SHEET = 48
-SCORES = {"multi_label_classification": torch.sigmoid, "regression": None}
+LABEL_WIDTH = 24  # of a column, where labels are longer
 
 
 class Table:
-    """A line for each picture, its best labels side by side; the columns are as wide as the longest label."""
+    """A line for each picture that could be read, its best labels side by side."""
 
     def __init__(self, top_k: int, labels: list[str]):
-        self.top_k, self.label_width, self.name_width = top_k, max(map(len, labels)) + len(" 100.0%"), 0
+        self.top_k, self.name_width = top_k, 0
+        self.label_width = min(LABEL_WIDTH, max(map(len, labels))) + len(" 100.0%")
 
-    def __call__(self, rows: list[tuple[str, Prediction]], errors: dict[str, str]) -> None:
+    def __call__(self, rows: list[tuple[Outcome, list[tuple[str, float]]]]) -> None:
+        rows = [(printable(outcome.item.name), best) for outcome, best in rows if not outcome.error]
         if rows and not self.name_width:
             self.name_width = max(len("picture"), *(len(name) for name, _ in rows))
             self.print_line("picture", [f"{rank + 1}." for rank in range(self.top_k)])
         for name, best in rows:
-            self.print_line(name, [f"{label} {score:.1%}" for label, score in best])
+            self.print_line(name, [f"{printable(label)} {score:.1%}" for label, score in best])
 
     def print_line(self, name: str, cells: list[str]) -> None:
         print("   ".join([name.ljust(self.name_width), *(cell.ljust(self.label_width) for cell in cells)]).rstrip())
@@ -52,14 +55,14 @@ class JsonLines:
     """An object for each picture: `picture` and `predictions`, or `error`."""
 
     def __init__(self, top_k: int, labels: list[str]):
-        pass
+        """Needs neither."""
 
-    def __call__(self, rows: list[tuple[str, Prediction]], errors: dict[str, str]) -> None:
-        for name, best in rows:
+    def __call__(self, rows: list[tuple[Outcome, list[tuple[str, float]]]]) -> None:
+        for outcome, best in rows:
             found = [{"label": label, "score": round(score, 6)} for label, score in best]
-            print(json.dumps({"picture": name, "predictions": found}, ensure_ascii=False))
-        for name, error in errors.items():
-            print(json.dumps({"picture": name, "error": error}, ensure_ascii=False))
+            rest = {"error": outcome.error} if outcome.error else {"predictions": found}
+            text = json.dumps({"picture": outcome.item.name, **rest}, ensure_ascii=False)
+            print(text if text.isprintable() else json.dumps({"picture": outcome.item.name, **rest}))
 
 
 class Csv:
@@ -70,81 +73,99 @@ class Csv:
         ranks = (f"{kind}_{rank + 1}" for rank in range(top_k) for kind in ("label", "score"))
         self.writer.writerow(["picture", *ranks, "error"])
 
-    def __call__(self, rows: list[tuple[str, Prediction]], errors: dict[str, str]) -> None:
-        for name, best in rows:
-            self.writer.writerow([name, *(cell for label, score in best for cell in (label, f"{score:.6f}")), ""])
-        for name, error in errors.items():
-            self.writer.writerow([name, *[""] * (2 * self.top_k), error])
+    def __call__(self, rows: list[tuple[Outcome, list[tuple[str, float]]]]) -> None:
+        for outcome, best in rows:
+            cells = [cell for label, score in best for cell in (label, f"{score:.6f}")] or [""] * (2 * self.top_k)
+            self.writer.writerow([outcome.item.name, *cells, outcome.error or ""])
 
 
 WRITERS = {"table": Table, "json": JsonLines, "csv": Csv}
 
 
-def predict(options: argparse.Namespace) -> dict[str, str]:
+def predict(options: argparse.Namespace, unread: list[str]) -> None:
     """
-    Writes what is in the pictures to standard output as they come, and returns what is wrong with those that can't be read.
+    Writes what is in the pictures to standard output as they come, and adds to `unread` what is wrong with those that can't be
+    read.
 
     Raises:
-        `UserError`: if there is no such model, no such folder, or nothing to look at.
+        `UserError`: if there is no such model, nothing to look at, or no place for the sheet.
     """
-    model, processor = load_model(options.model)
-    model.eval().to(pick_device(options.device))
-    scores_of = SCORES.get(model.config.problem_type, partial(torch.softmax, dim=1))
-    if scores_of is None:
-        raise UserError(f"{options.model} is a regression model: its outputs are no classes")
+    if options.sheet and (options.sheet.suffix.lower() != ".png" or not options.sheet.absolute().parent.is_dir()):
+        raise UserError(f"--sheet {options.sheet}: must be a .png file in a folder that is there")
+    model, processor = open_classifier(options)
     labels = model.config.id2label
     top_k = min(options.top_k, len(labels))
-    write = WRITERS[options.format](top_k, list(labels.values()))
-    unread, sheet, count, left_out = {}, [], 0, Counter()
-    items = find_pictures(given_paths(options.paths), lambda name: left_out.update(files=1))
-    total = count_pictures(options.paths) if sys.stderr.isatty() else None
-    with tqdm(total=total, unit="picture", disable=not sys.stderr.isatty()) as bar:
-        for batch in classify(model, processor, items, options.batch_size, options.workers, options.max_pixels):
-            rows = []
-            if batch.items:
-                best = scores_of(batch.logits).topk(top_k)
-                for item, values, indices in zip(
-                    batch.items, best.values.tolist(), best.indices.tolist(), strict=True
-                ):
-                    named = [labels[index] for index in indices]
-                    rows.append((item.name, list(zip(named, values, strict=True))))
+    write, sheet, left_out, count = WRITERS[options.format](top_k, list(labels.values())), [], [0], 0
+
+    def leave_out(name: str) -> None:
+        left_out[0] += 1
+
+    items = with_thumbnails(find_pictures(given_paths(options), leave_out), SHEET if options.sheet else 0)
+    has_bar = sys.stderr.isatty()
+    total = sum(1 for _ in find_pictures(options.paths)) if has_bar and "-" not in options.paths else None
+    with tqdm(total=total, unit="picture", disable=not has_bar) as bar:
+        for outcomes in classify(model, processor, items, options.batch_size, options.workers):
+            rows = [(outcome, best_labels(outcome.logits, model, top_k)) for outcome in outcomes]
             with bar.external_write_mode():
-                write(rows, batch.errors)
+                write(rows)
                 sys.stdout.flush()
-            sheet += [(name, *best[0]) for name, best in rows[: SHEET - len(sheet)]] if options.sheet else []
-            unread.update(batch.errors)
-            count += len(batch.items) + len(batch.errors)
-            bar.update(len(batch.items) + len(batch.errors))
+            unread += [outcome.error for outcome in outcomes if outcome.error]
+            sheet += [(outcome.thumbnail, *best[0]) for outcome, best in rows if outcome.thumbnail]
+            count += len(outcomes)
+            bar.update(len(outcomes))
     if not count:
         raise UserError("no pictures: give files, folders, patterns or, with -, their names on standard input")
-    if left_out:
-        print(f"{left_out['files']} files are no pictures by their names and left out", file=sys.stderr)
-    if options.sheet and sheet:
-        save_sheet(options.sheet, sheet)
-    return unread
+    if left_out[0]:
+        print(f"{left_out[0]} files are no pictures by their names and left out", file=sys.stderr)
+    if sheet:
+        with as_user_error(f"--sheet {options.sheet}"):
+            plot_sheet([(picture, f"{label} {score:.0%}", "black") for picture, label, score in sheet], options.sheet)
+        print(options.sheet, file=sys.stderr)
 
 
-def given_paths(paths: list[str]) -> Iterator[str]:
-    """The paths of the command line, and in place of `-` the lines of standard input."""
-    for path in paths:
-        if path == "-":
-            yield from (line.rstrip("\r\n") for line in sys.stdin if line.strip())
-        else:
+def open_classifier(options: argparse.Namespace) -> tuple[PreTrainedModel, BaseImageProcessor]:
+    """The model on its device and its image processor, with the limit of pixels that was asked for."""
+    model, processor = load_model(options.model)
+    if model.config.problem_type == "regression":
+        raise UserError(f"{options.model} is a regression model: its outputs are no classes")
+    model.eval().to(pick_device(options.device))
+    check_fit(model, processor, options.model)
+    if options.max_pixels is not None:
+        processor.max_pixels = options.max_pixels
+    return model, processor
+
+
+def best_labels(logits: Tensor | None, model: PreTrainedModel, top_k: int) -> list[tuple[str, float]]:
+    """The first labels with their probabilities: each by itself where a picture may have several."""
+    if logits is None:
+        return []
+    are_independent = model.config.problem_type == "multi_label_classification" or len(logits) == 1
+    scores, indices = (logits.sigmoid() if are_independent else logits.softmax(dim=0)).topk(top_k)
+    return [
+        (model.config.id2label[index], score) for index, score in zip(indices.tolist(), scores.tolist(), strict=True)
+    ]
+
+
+def with_thumbnails(items: Iterator[Item], count: int) -> Iterator[Item]:
+    """Wants small copies of the first `count`."""
+    for index, item in enumerate(items):
+        yield replace(item, wants_thumbnail=True) if index < count else item
+
+
+def given_paths(options: argparse.Namespace) -> Iterator[str]:
+    """The paths of the command line, and in place of `-` the names on standard input."""
+    for path in options.paths:
+        if path != "-":
             yield path
+        elif options.null:
+            yield from filter(None, sys.stdin.read().split("\0"))
+        else:
+            yield from (line.rstrip("\r\n") for line in sys.stdin if line.strip())
 
 
-def count_pictures(paths: list[str]) -> int | None:
-    """How many there are, if that can be known before."""
-    return None if "-" in paths else sum(1 for _ in find_pictures(paths))
-
-
-def save_sheet(path: Path, found: Iterable[tuple[str, str, float]]) -> None:
-    """The first pictures with their best labels, as a figure."""
-    from modeling_vit_custom import load_picture
-    from scripts.plot import plot_sheet
-
-    plot_sheet([(load_picture(name), f"{label} {score:.0%}", "black") for name, label, score in found], path)
-    print(path, file=sys.stderr)
+def printable(text: str) -> str:
+    """`text` with what would steer a terminal, or is no character at all, escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -159,6 +180,7 @@ def main(arguments: list[str] | None = None) -> None:
         metavar="PATH",
         help="picture files, folders, patterns, addresses, or - for names on standard input",
     )
+    parser.add_argument("--null", action="store_true", help="names on standard input end with NUL, as of find -print0")
     parser.add_argument("--top-k", type=positive, default=3, help="labels of each picture (default: %(default)s)")
     formats = parser.add_mutually_exclusive_group()
     for name, text in (("json", "JSON, an object a line"), ("csv", "CSV")):
@@ -170,14 +192,21 @@ def main(arguments: list[str] | None = None) -> None:
     add_reading_arguments(parser)
     options = parser.parse_args(arguments)
     disable_progress_bar()
+    for stream in (sys.stdin, sys.stdout):  # names of files need not be text
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="surrogateescape")
+    unread: list[str] = []
     try:
-        unread = predict(options)
+        predict(options, unread)
     except UserError as error:
         raise SystemExit(f"error: {one_line(error)}") from error
     except BrokenPipeError:  # whoever reads has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
-    list_unread(unread)
+    except KeyboardInterrupt as error:
+        raise SystemExit(130) from error
+    finally:
+        list_unread(unread)
     if unread:
         raise SystemExit(1)
 
@@ -189,18 +218,25 @@ def positive(text: str) -> int:
     return number
 
 
+def natural(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} must be 0 or more")
+    return number
+
+
 def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
     """How pictures are read and where the model runs: the same for all commands that look at pictures."""
     parser.add_argument("--batch-size", type=positive, default=32, help="pictures at a time (default: %(default)s)")
-    parser.add_argument("--workers", type=int, default=0, help="processes that decode; 0: the threads of this one")
+    parser.add_argument("--workers", type=natural, default=0, help="processes that decode; 0: the threads of this one")
     parser.add_argument("--max-pixels", type=positive, help="the most pixels that a picture may have")
     parser.add_argument("--device", help="where the model runs, such as cpu or cuda:1 (default: the accelerator)")
 
 
-def list_unread(unread: dict[str, str]) -> None:
+def list_unread(unread: list[str]) -> None:
     """Says on standard error which pictures could not be read, and why."""
-    for error in unread.values():
-        print(f"error: {error}", file=sys.stderr)
+    for error in unread:
+        print(f"error: {printable(error)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from scripts.common.card import write_card
 from scripts.common.data import PictureDataset, SampleStream, Splits, load_splits, mix
 from scripts.common.errors import UserError, as_user_error, one_line
 from scripts.common.metrics import evaluate
-from scripts.common.model import build_model, load_model
+from scripts.common.model import build_model, check_fit, load_model
 from scripts.common.optim import build_optimizer, set_lr
 from scripts.common.recipe import Recipe, field_paths, load_recipe, recipe_names
 from scripts.common.report import Reporter, describe
@@ -66,6 +66,8 @@ def train(recipe: Recipe, resume: bool = False) -> RunFolder:
         model, processor = build_model(recipe.model, splits.names)
     else:
         model, processor = load_model(str(checkpoint))
+    transform, loader = train_transform(recipe.augment, processor), picture_loader(processor)
+    check_fit(model, processor, recipe.model.pretrained or "model")
     optimizer = build_optimizer(model, recipe.optim)
     if checkpoint is not None:
         optimizer.load_state_dict(torch.load(checkpoint / "optimizer.pt", weights_only=True))
@@ -79,7 +81,6 @@ def train(recipe: Recipe, resume: bool = False) -> RunFolder:
     # --- Loaders ------------------------------------------------------------------------------------------------------
     part = part_size(recipe, accelerator.num_processes)
     stream = SampleStream(size, recipe.run.seed, step * batch_size, total_steps * batch_size)
-    transform, loader = train_transform(recipe.augment, processor), picture_loader(processor)
     pictures = PictureDataset(splits.train, transform, recipe.run.seed, loader)
     train_loader = DataLoader(pictures, batch_size=part, sampler=stream, num_workers=recipe.data.workers)
     validation_loader = eval_loader(splits.validation, processor, part, recipe.data.workers)
@@ -154,7 +155,7 @@ def part_size(recipe: Recipe, processes: int) -> int:
 
 
 def eval_loader(rows: Dataset, processor: BaseImageProcessor, batch_size: int, workers: int) -> DataLoader:
-    """All rows once, in order, as the image processor gives them before it normalises."""
+    """All rows once, in order, for `Normalise` and the model."""
     pictures = PictureDataset(rows, eval_transform(processor), loader=picture_loader(processor))
     return DataLoader(pictures, batch_size=batch_size, num_workers=workers)
 

@@ -1,8 +1,8 @@
 """
 Pictures on their way to a model: training pictures varied, the others as the image processor has them.
 
-Both come as uint8, which is four times less to carry from a worker process than floats; `Normalise` makes batches of them what the
-processor would. Every number of the pixels is the processor's.
+They come as uint8, which is four times less to carry from a worker process than floats, and `Normalise` makes of batches what the
+processor would; only what other libraries' processors give for evaluation is floats already. Every number is the processor's.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from scripts.common.recipe import AugmentRecipe
 
 POLICIES = {"none": None, "rand_augment": v2.RandAugment, "trivial_augment": v2.TrivialAugmentWide}
 
-# Torch's kernels for the filters that it has for uint8; the others, all sharper than bilinear, come nearest to bicubic.
+# Of the random crop. Where torch has no kernel for a filter on uint8 it is bicubic.
 INTERPOLATIONS = {Image.NEAREST: InterpolationMode.NEAREST_EXACT, Image.BILINEAR: InterpolationMode.BILINEAR}
 
 COLOURS = (40, 90, 160)
@@ -53,6 +53,9 @@ def output_size(processor: BaseImageProcessor) -> tuple[int, int]:
     Raises:
         `UserError`: if they have no one shape, or if it does more to the values than rescale and normalise.
     """
+    missing = [name for name in ("image_mean", "image_std", "resample", "do_rescale") if not hasattr(processor, name)]
+    if missing:
+        raise UserError(f"{type(processor).__name__} has no {', '.join(missing)}, which training pictures are made by")
     mode, transform, normalise = MODES[picture_channels(processor)], eval_transform(processor), Normalise(processor)
     plain = (Image.new("RGB", size, COLOURS).convert(mode) for size in ((80, 60), (60, 80)))
     wide, high = (normalise(transform(picture)[None])[0] for picture in plain)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -14,6 +13,7 @@ from PIL import Image
 from torch.utils.data import Dataset, Sampler
 
 from modeling_vit_custom import load_picture
+from modeling_vit_custom.preprocessing_vit_custom import map_in_threads
 from scripts.common.errors import UserError, one_line
 from scripts.common.recipe import DataRecipe
 from scripts.common.sources import SPLIT_NAMES, open_source
@@ -87,9 +87,10 @@ def prepare(
     by, those of the rows if `None`.
     """
     columns = {recipe.image_column: "image", recipe.label_column: "label"}
-    for field, column in (("data.image_column", recipe.image_column), ("data.label_column", recipe.label_column)):
+    for kind, column in (("image", recipe.image_column), ("label", recipe.label_column)):
         if column not in rows.column_names:
-            raise UserError(f"{source} has no column {column!r}, but {rows.column_names}; set {field}")
+            ways = f"data.{kind}_column, or --{kind}-column in evaluation"
+            raise UserError(f"{source} has no column {column!r}, but {rows.column_names}; set {ways}")
     rows = rows.select_columns(list(columns)).rename_columns({old: new for old, new in columns.items() if old != new})
     if len(rows) == 0:
         raise UserError(f"{source} holds no pictures")
@@ -102,7 +103,8 @@ def prepare(
     names = names or class_names(rows, labels)
     unknown = sorted(set(labels) - set(names))
     if unknown:
-        raise UserError(f"{source} holds the classes {unknown}, which are none of {names}")
+        known = f"{len(names)} classes" if len(names) > 10 else names
+        raise UserError(f"{source} holds the classes {unknown[:5]}, which are none of {known}")
     number = {name: index for index, name in enumerate(names)}
     numbers, feature = [number[label] for label in labels], datasets.ClassLabel(names=names)
     rows = rows.remove_columns("label").add_column("label", numbers, feature=feature)
@@ -179,7 +181,7 @@ class PictureDataset(Dataset):
     def __getitems__(self, keys: list[int | tuple[int, int]]) -> list[dict[str, Any]]:
         """Those of a batch; asked for by `DataLoader`. Decoded side by side, transformed one by one: torch has one generator."""
         keys = [(0, key) if isinstance(key, int) else key for key in keys]
-        rows, lock, threads = self.rows[[index for _, index in keys]], Lock(), torch.get_num_threads()
+        rows, lock = self.rows[[index for _, index in keys]], Lock()
 
         def sample(key: tuple[int, int], image: dict, label: int) -> dict[str, Any]:
             picture = self.picture(key[1], image)
@@ -187,19 +189,23 @@ class PictureDataset(Dataset):
                 torch.default_generator.manual_seed(mix(self.seed, *key))
                 return {"pixel_values": self.transform(picture), "labels": label}
 
-        with ThreadPoolExecutor(threads) as pool, torch.random.fork_rng(devices=[]):
-            return list((pool.map if threads > 1 else map)(sample, keys, rows["image"], rows["label"]))
+        with torch.random.fork_rng(devices=[]):
+            return map_in_threads(sample, keys, rows["image"], rows["label"])
 
     def picture(self, index: int, image: dict | None = None) -> Image.Image:
         """The decoded picture of a row; an error names file and row."""
         image = image or self.rows[index]["image"]
         if image is None:
             raise UserError(f"row {index} has no picture")
-        name = f"{image['path'] or 'picture'} (row {index})"
         try:
-            return self.loader(image, name)
+            return self.loader(image, row_name(index, image))
         except (OSError, ValueError) as error:
             raise UserError(f"{one_line(error)}; repair or remove it") from error
+
+
+def row_name(index: int, image: dict | None) -> str:
+    """What an error calls the picture of a row."""
+    return f"{(image or {}).get('path') or 'picture'} (row {index})"
 
 
 def mix(*numbers: int) -> int:

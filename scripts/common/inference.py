@@ -4,70 +4,84 @@ import glob
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from PIL import Image
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import BaseImageProcessor, PreTrainedModel
 
+from modeling_vit_custom import ViTCustomImageProcessor
+from modeling_vit_custom.preprocessing_vit_custom import map_in_threads
 from scripts.common.augment import Normalise, eval_transform, picture_loader
 from scripts.common.errors import UserError, one_line
 from scripts.common.sources import is_picture
 
 
+THUMBNAIL = (256, 256)
+
+
 @dataclass(frozen=True)
 class Item:
-    """A picture to be read: its name, what holds it, and its class where that is known."""
+    """A picture to be read: its name, what holds it, its class where that is known, and whether a small copy is wanted."""
 
     name: str
     source: Any
     label: int | None = None
+    wants_thumbnail: bool = False
 
 
 @dataclass
-class Batch:
-    """
-    What became of some items, in their order: those read, and the errors of the others. `groups` are the pixels, of one shape
-    each, with the places of their items; `logits` (n, classes) come in the end.
-    """
+class Outcome:
+    """What became of an item: logits (classes), or what is wrong with it."""
 
-    items: list[Item]
-    errors: dict[str, str]
-    groups: list[tuple[list[int], Tensor]]
+    item: Item
+    error: str | None = None
     logits: Tensor | None = None
+    thumbnail: Image.Image | None = None
+
+
+@dataclass
+class Pixels:
+    """Outcomes without logits, and the pixels of those without error: (places, pixels (n, C, height, width)) of each shape."""
+
+    outcomes: list[Outcome]
+    groups: list[tuple[list[int], Tensor]]
 
 
 class Reader(Dataset):
-    """Items to batches of pixels; a picture that can't be read costs nothing but itself."""
+    """Items to pixels; a picture that can't be read costs nothing but itself."""
 
-    def __init__(self, processor: BaseImageProcessor, max_pixels: int | None = None):
-        limit = {} if max_pixels is None else {"max_pixels": max_pixels}
-        self.load, self.transform = partial(picture_loader(processor), **limit), eval_transform(processor)
+    def __init__(self, processor: BaseImageProcessor):
+        self.load, self.transform = picture_loader(processor), eval_transform(processor)
 
-    def __getitems__(self, items: list[Item]) -> Batch:
-        threads = torch.get_num_threads()
-        with ThreadPoolExecutor(threads) as pool:
-            found = list((pool.map if threads > 1 else map)(self.read, items))
-        read = [(item, pixels) for item, pixels in zip(items, found, strict=True) if isinstance(pixels, Tensor)]
-        errors = {item.name: error for item, error in zip(items, found, strict=True) if isinstance(error, str)}
-        places = defaultdict(list)
-        for place, (_, pixels) in enumerate(read):
-            places[pixels.shape].append(place)
-        groups = [(group, torch.stack([read[place][1] for place in group])) for group in places.values()]
-        return Batch([item for item, _ in read], errors, groups)
+    def __getitems__(self, items: list[Item]) -> Pixels:
+        outcomes, groups = [], defaultdict(list)
+        for place, (outcome, pixels) in enumerate(map_in_threads(self.read, items)):
+            outcomes.append(outcome)
+            if pixels is not None:
+                groups[pixels.shape].append((place, pixels))
+        return Pixels(
+            outcomes, [([p for p, _ in group], torch.stack([x for _, x in group])) for group in groups.values()]
+        )
 
-    def read(self, item: Item) -> Tensor | str:
-        """The pixels (C, height, width) of an item, or what is wrong with it."""
+    def read(self, item: Item) -> tuple[Outcome, Tensor | None]:
+        """The pixels (C, height, width) of an item, or an error."""
         try:
-            return self.transform(self.load(item.source, item.name))
+            picture = self.load(item.source, item.name)
+            outcome, pixels = Outcome(item), self.transform(picture)
+            if item.wants_thumbnail:
+                outcome.thumbnail = picture.copy()
+                outcome.thumbnail.thumbnail(THUMBNAIL)
+            return outcome, pixels
         except (OSError, ValueError, TypeError) as error:
-            return one_line(error.strerror if isinstance(error, OSError) and error.strerror else error)
+            return Outcome(
+                item, one_line(error.strerror if isinstance(error, OSError) and error.strerror else error)
+            ), None
 
 
 @torch.inference_mode()
@@ -77,28 +91,30 @@ def classify(
     items: Iterable[Item],
     batch_size: int = 32,
     workers: int = 0,
-    max_pixels: int | None = None,
-) -> Iterator[Batch]:
-    """Batches of `items` in their order, with the logits of those that could be read; few are in memory at a time."""
-    normalise = Normalise(processor).to(model.device)
+) -> Iterator[list[Outcome]]:
+    """
+    The outcomes of `items` in their order, batch by batch; few are in memory at a time.
+
+    Raises:
+        `UserError`: if the model gives NaN or infinity.
+    """
+    normalise = Normalise(processor) if isinstance(processor, ViTCustomImageProcessor) else nn.Identity()
+    normalise.to(model.device)
     loader = DataLoader(
-        Reader(processor, max_pixels),
-        batch_sampler=batched(items, batch_size),
-        num_workers=workers,
-        collate_fn=as_it_is,
+        Reader(processor), batch_sampler=batched(items, batch_size), num_workers=workers, collate_fn=as_it_is
     )
     for batch in loader:
-        rows = {}
         for places, pixels in batch.groups:
             logits = model(pixel_values=normalise(pixels.to(model.device))).logits.float().cpu()
-            rows.update(zip(places, logits, strict=True))
-        yield Batch(
-            batch.items, batch.errors, [], torch.stack([rows[place] for place in sorted(rows)]) if rows else None
-        )
+            for place, row in zip(places, logits, strict=True):
+                batch.outcomes[place].logits = row
+                if not row.isfinite().all():
+                    raise UserError(f"{batch.outcomes[place].item.name}: the model's outputs are NaN or infinite")
+        yield batch.outcomes
 
 
-def as_it_is(batch: Batch) -> Batch:
-    return batch
+def as_it_is(pixels: Pixels) -> Pixels:
+    return pixels
 
 
 def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
@@ -114,30 +130,30 @@ def find_pictures(paths: Iterable[str], leave_out: Callable[[str], None] = lambd
     is, to be listed with what can't be read.
     """
     for path in paths:
-        names = [path]
-        if os.path.isdir(path):
-            names = pictures_in(path, leave_out)
-        elif not os.path.exists(path) and glob.has_magic(path) and "://" not in path:
-            names = (name for name in glob.iglob(path, recursive=True) if not os.path.isdir(name))
-        yield from (Item(name, name) for name in or_else(names, path))
+        is_pattern = glob.has_magic(path) and "://" not in path and not os.path.lexists(path)
+        for match in (sorted(glob.glob(path, recursive=True)) or [path]) if is_pattern else [path]:
+            names = pictures_in(match, leave_out) if os.path.isdir(match) else iter([match])
+            first = next(names, match)
+            yield Item(first, first)
+            yield from (Item(name, name) for name in names)
 
 
 def pictures_in(root: str, leave_out: Callable[[str], None]) -> Iterator[str]:
-    for folder, subfolders, names in os.walk(root):
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+    """Also those behind links, each folder once; a folder that can't be opened is given as it is."""
+    seen, closed = set(), []
+    for folder, subfolders, names in os.walk(
+        root, followlinks=True, onerror=lambda error: closed.append(error.filename)
+    ):
+        seen.add(os.path.realpath(folder))
+        paths = [os.path.join(folder, name) for name in sorted(subfolders) if not name.startswith(".")]
+        subfolders[:] = [os.path.basename(path) for path in paths if os.path.realpath(path) not in seen]
         for name in sorted(names):
             path = os.path.join(folder, name)
             if is_picture(Path(path)):
                 yield path
             elif not name.startswith("."):
                 leave_out(path)
-
-
-def or_else(names: Iterable[str], otherwise: str) -> Iterator[str]:
-    """`names`, or `otherwise` if there are none."""
-    names = iter(names)
-    yield next(names, otherwise)
-    yield from names
+    yield from closed
 
 
 def pick_device(name: str | None) -> torch.device:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from transformers import (
     AutoConfig,
     AutoImageProcessor,
@@ -32,6 +33,7 @@ def build_model(recipe: ModelRecipe, names: list[str]) -> tuple[PreTrainedModel,
         if field in recipe.config:
             raise UserError(f"model.config.{field} cannot be set: the classes come from the training pictures")
     labels = {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
+    labels["problem_type"] = "single_label_classification"
     if recipe.from_rgb:
         return from_rgb(recipe, names, labels)
     if recipe.pretrained is not None:
@@ -90,6 +92,25 @@ def load_model(
         rest += "; model.from_rgb=true starts from RGB weights" if "num_channels" in (fields or {}) else ""
         raise UserError(f"{source} does not fit: {', '.join(wrong[:3])} missing or of another shape; {rest}")
     return model, processor
+
+
+@torch.inference_mode()
+def check_fit(model: PreTrainedModel, processor: BaseImageProcessor, source: str) -> None:
+    """
+    Looks once at a blank picture.
+
+    Raises:
+        `UserError`: if what the processor gives doesn't fit the model, or the model's outputs its classes.
+    """
+    was_training, kind = model.training, type(processor).__name__
+    with as_user_error(f"{source}: {kind} does not fit {type(model).__name__}"):
+        inputs = processor(Image.new("RGB", (64, 48)), return_tensors="pt")
+        if set(inputs) != {"pixel_values"}:
+            raise UserError(f"{source}: {kind} gives {', '.join(inputs)}; models of pixel_values alone are known here")
+        outputs = model.eval()(pixel_values=inputs["pixel_values"].to(model.device)).logits.shape[-1]
+        model.train(was_training)
+    if outputs != len(model.config.id2label):
+        raise UserError(f"{source}: the model has {outputs} outputs for {len(model.config.id2label)} classes")
 
 
 def check_source(source: str) -> str:

@@ -105,7 +105,8 @@ def subfolders(folder: Path) -> list[Path]:
 
 
 def is_picture(file: Path) -> bool:
-    return file.suffix.lower() in PICTURE_EXTENSIONS and not file.name.startswith(".") and file.is_file()
+    """Whether its name is one of a picture; a link that leads nowhere is found when it is read."""
+    return file.suffix.lower() in PICTURE_EXTENSIONS and not file.name.startswith(".") and not file.is_dir()
 
 
 def open_hub(source: str) -> datasets.DatasetDict:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.metrics import accuracy_score, f1_score, log_loss, top_k_accuracy_score
+from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
 from modeling_vit_custom import ViTCustomImageProcessor
 from scripts import evaluate
@@ -94,6 +95,59 @@ def test_what_cannot_be_read_is_listed_and_not_counted(model_folder, tmp_path, c
     assert "dog/1.png (row 4): cannot identify" in capsys.readouterr().err
 
 
+def test_figures_of_no_pictures_are_none():
+    found = summarise(torch.eye(3)[[0, 0, 1]], torch.tensor([0, 0, 0]), ["a", "b", "c"])["classes"]
+    assert (found["a"]["precision"], found["a"]["recall"]) == (1.0, pytest.approx(2 / 3))
+    assert (found["b"]["precision"], found["b"]["recall"]) == (0.0, None)
+    assert (found["c"]["precision"], found["c"]["recall"], found["c"]["f1"]) == (None, None, None)
+
+
+def test_other_names_are_translated(model_folder, tmp_path):
+    write_pictures(tmp_path / "data", 2)
+    (tmp_path / "data" / "cat").rename(tmp_path / "data" / "n01")
+    (tmp_path / "classes.json").write_text(json.dumps({"n01": "cat"}))
+    options = ["--out", str(tmp_path / "out"), "--classes", str(tmp_path / "classes.json")]
+    evaluate.main([str(model_folder), str(tmp_path / "data"), *options])
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["classes"]["cat"]["pictures"] == 2
+    (tmp_path / "classes.json").write_text(json.dumps({"n01": "wolf"}))
+    with pytest.raises(SystemExit, match="the model has no class 'wolf'"):
+        evaluate.main([str(model_folder), str(tmp_path / "data"), *options])
+
+
+def test_a_split_is_the_one_asked_for(model_folder, tmp_path):
+    write_pictures(tmp_path / "data", 2)
+    rows = open_class_folders(tmp_path / "data")
+    unlabelled = rows.remove_columns("label").add_column("label", [-1] * 4, feature=rows.features["label"])
+    datasets.DatasetDict(train=rows).save_to_disk(tmp_path / "one")
+    datasets.DatasetDict(test=unlabelled, validation=rows.select([0])).save_to_disk(tmp_path / "two")
+    for split in ("test", "val", "tset"):
+        with pytest.raises(SystemExit, match=f"has no split '{split}', but train"):
+            evaluate.main([str(model_folder), str(tmp_path / "one"), "--split", split, "--out", str(tmp_path / "out")])
+    for folder, options, count in (
+        ("one", [], 4),
+        ("one", ["--split", "train"], 4),
+        ("two", [], 1),
+        ("two", ["--split", "val"], 1),
+    ):
+        evaluate.main([str(model_folder), str(tmp_path / folder), *options, "--out", str(tmp_path / "out")])
+        assert json.loads((tmp_path / "out" / "result.json").read_text())["pictures"] == count
+
+
+def test_classes_of_one_name_are_refused(tmp_path):
+    sizes = {"image_size": 16, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = ViTConfig(**sizes, intermediate_size=24, id2label={0: "crane", 1: "dog", 2: "crane"})
+    ViTForImageClassification(config).save_pretrained(tmp_path / "model")
+    ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "model")
+    with pytest.raises(SystemExit, match="several classes called 'crane'"):
+        evaluate.main([str(tmp_path / "model"), str(tmp_path), "--out", str(tmp_path / "out")])
+
+
+def test_a_place_that_cannot_be_written_is_found_first(model_folder, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit, match="error: --out"):
+        evaluate.main([str(model_folder), "sklearn:digits", "--out", str(tmp_path / "file")])
+
+
 @pytest.mark.parametrize("change, named", [
     ("classes", r"holds the classes \['wolf'\], which are none of \['dog', 'bird', 'cat'\]"),
     ("splits", "choose one with --split"), ("column", "no column 'picture'"), ("unreadable", "no picture could be read"),
@@ -117,4 +171,4 @@ def test_data_that_does_not_fit_is_named(change, named, model_folder, tmp_path):
         data = tmp_path / "nowhere"
     with pytest.raises(SystemExit, match=f"error: .*{named}"):
         evaluate.main([str(model_folder), str(data), "--out", str(tmp_path / "out"), *more])
-    assert not (tmp_path / "out").exists()
+    assert not list((tmp_path / "out").iterdir())

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import pickle
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
 from modeling_vit_custom import ViTCustomImageProcessor, ViTCustomModel
 from scripts import predict
-from scripts.common.inference import Item, Reader, classify, find_pictures
+from scripts.common.inference import Item, Outcome, Reader, classify, find_pictures
 from tests.tiny import tiny_model
 
 
@@ -119,6 +120,109 @@ def test_what_cannot_be_read_is_listed_and_costs_nothing_else(workers, model_fol
         "*.jpg: No such file",
     ]
     assert len(errors) == 5 and all(error.startswith(start) for error, start in zip(errors, named, strict=True))
+
+
+@pytest.mark.parametrize("size", ["1", "2", "9"])
+def test_rows_keep_the_order_of_the_pictures_and_repeat_what_is_repeated(
+    size, model_folder, pictures, tmp_path, capsys
+):
+    (tmp_path / "bad.png").write_bytes(b"")
+    paths = [tmp_path / "bad.png", pictures / "a.png", tmp_path / "bad.png", pictures / "b.JPG", pictures / "a.png"]
+    with pytest.raises(SystemExit, match="1"):
+        predict.main([str(model_folder), *map(str, paths), "--json", "--batch-size", size])
+    rows = json_lines(capsys)
+    assert [row["picture"] for row in rows] == list(map(str, paths))
+    assert ["error" in row for row in rows] == [True, False, True, False, False]
+
+
+def test_a_limit_above_the_processor_s_own_counts_too(model_folder, tmp_path, capsys):
+    Image.new("1", (9500, 9500)).save(tmp_path / "large.png")
+    with pytest.raises(SystemExit, match="1"):
+        predict.main([str(model_folder), str(tmp_path / "large.png")])
+    with pytest.warns(Image.DecompressionBombWarning):
+        predict.main([str(model_folder), str(tmp_path / "large.png"), "--max-pixels", "100000000"])
+    assert "large.png" in capsys.readouterr().out
+
+
+def test_links_and_folders_that_a_pattern_matches_are_followed(model_folder, pictures, tmp_path, capsys):
+    (tmp_path / "tree" / "deep").mkdir(parents=True)
+    shutil.copy(pictures / "a.png", tmp_path / "tree" / "deep" / "a.png")
+    (tmp_path / "tree" / "link").symlink_to(pictures / "more")
+    (tmp_path / "tree" / "round").symlink_to(tmp_path / "tree")
+    for path in (tmp_path / "tree", tmp_path / "tree" / "[dl]*"):
+        predict.main([str(model_folder), str(path), "--json"])
+        assert [Path(row["picture"]).name for row in json_lines(capsys)] == ["a.png", "e.bmp", "f.tif", "g.gif"]
+    (tmp_path / "tree" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    with pytest.raises(SystemExit, match="1"):
+        predict.main([str(model_folder), str(tmp_path / "tree"), "--json"])
+    assert "gone.png: No such file" in capsys.readouterr().err
+
+
+def test_names_that_are_no_text(model_folder, pictures, tmp_path):
+    """Bytes that are no UTF-8, ends of lines and what steers a terminal, in every form and from standard input."""
+    for name in (b"caf\xe9.png", b"two\nlines.png", b"red\x1b[31m.png"):
+        shutil.copy(pictures / "a.png", bytes(tmp_path) + b"/" + name)
+    names = b"\0".join(sorted(bytes(path) for path in tmp_path.iterdir())) + b"\0"
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    for form in ([], ["--json"], ["--csv"]):
+        command = [sys.executable, "-m", "scripts.predict", str(model_folder), "-", "--null", *form]
+        done = subprocess.run(
+            command, input=names, capture_output=True, cwd=Path(__file__).parents[2], env=environment
+        )
+        assert done.returncode == 0, done.stderr
+        if form == ["--json"]:
+            found = [json.loads(line)["picture"] for line in done.stdout.decode("utf-8").splitlines()]
+            assert [os.fsencode(name) for name in found] == names.rstrip(b"\0").split(b"\0")
+        if not form:
+            assert b"\x1b" not in done.stdout and done.stdout.count(b"\n") == 4
+
+
+def test_a_model_whose_outputs_are_no_numbers_is_refused(tmp_path, pictures):
+    model = tiny_model()
+    model.classifier.bias.data[0] = float("nan")
+    model.save_pretrained(tmp_path)
+    ViTCustomImageProcessor.for_model(model.config).save_pretrained(tmp_path)
+    with pytest.raises(SystemExit, match="a.png: the model's outputs are NaN"):
+        predict.main([str(tmp_path), str(pictures / "a.png")])
+
+
+def test_a_class_alone_is_a_yes_or_no(tmp_path, pictures, capsys):
+    model = tiny_model(id2label={0: "cat"})
+    model.save_pretrained(tmp_path)
+    ViTCustomImageProcessor.for_model(model.config).save_pretrained(tmp_path)
+    predict.main([str(tmp_path), str(pictures / "a.png"), "--json"])
+    theirs = expected(tmp_path, [str(pictures / "a.png")])[0]
+    assert json_lines(capsys)[0]["predictions"][0]["score"] == pytest.approx(theirs[0]["score"], abs=1e-5)
+
+
+@pytest.mark.parametrize("size, channels", [(30, 3), (16, 1)])
+def test_a_processor_that_does_not_fit_is_named(size, channels, model_folder, pictures, tmp_path):
+    shutil.copytree(model_folder, tmp_path / "model")
+    other = ViTCustomImageProcessor(size=size, image_mean=[0.5] * channels, image_std=[0.5] * channels)
+    other.save_pretrained(tmp_path / "model")
+    with pytest.raises(
+        SystemExit, match="ViTCustomImageProcessor does not fit ViTCustomForImageClassification"
+    ) as caught:
+        predict.main([str(tmp_path / "model"), str(pictures / "a.png")])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("sheet", ["nowhere/sheet.png", "sheet.foo", "."])
+def test_a_sheet_that_cannot_be_written_is_found_first(sheet, model_folder, pictures, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="error: --sheet"):
+        predict.main([str(model_folder), str(pictures / "a.png"), "--sheet", str(tmp_path / sheet)])
+    assert not capsys.readouterr().out
+
+
+def test_ctrl_c_still_lists_what_could_not_be_read(model_folder, pictures, tmp_path, monkeypatch, capsys):
+    def interrupted(*arguments):
+        yield [Outcome(Item("bad.png", "bad.png"), "bad.png: damaged")]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(predict, "classify", interrupted)
+    with pytest.raises(SystemExit, match="130"):
+        predict.main([str(model_folder), str(pictures)])
+    assert "error: bad.png: damaged" in capsys.readouterr().err
 
 
 def test_a_limit_of_pixels_can_be_set(model_folder, pictures, capsys):
@@ -232,7 +336,7 @@ def test_pictures_are_looked_for_as_they_are_needed(pictures):
     model = tiny_model()
     batches = classify(model, ViTCustomImageProcessor.for_model(model.config), find_pictures(endless()), batch_size=4)
     for _ in range(3):
-        assert next(batches).logits.shape == (4, 5)
+        assert [outcome.logits.shape for outcome in next(batches)] == [(5,)] * 4
     assert len(asked) <= 17
 
 
@@ -245,13 +349,13 @@ def test_pictures_of_several_shapes_keep_their_order(pictures):
         stored = io.BytesIO()
         Image.fromarray(array).save(stored, "PNG")
         items.append(Item(str(index), stored.getvalue()))
-    (batch,) = classify(model, processor, items)
-    for row, array in zip(batch.logits, arrays, strict=True):
+    (outcomes,) = classify(model, processor, items)
+    for outcome, array in zip(outcomes, arrays, strict=True):
         alone = model(**processor(Image.fromarray(array), return_tensors="pt")).logits[0]
-        torch.testing.assert_close(row, alone, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(outcome.logits, alone, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("processor", [ViTCustomImageProcessor(), ViTImageProcessor()])
 def test_readers_can_go_to_processes_that_are_started_anew(processor):
     """Where processes don't fork, what they work with is pickled."""
-    assert isinstance(pickle.loads(pickle.dumps(Reader(processor, 1000))), Reader)
+    assert isinstance(pickle.loads(pickle.dumps(Reader(processor))), Reader)

@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     AutoImageProcessor,
     AutoModelForImageClassification,
+    PvtConfig,
+    PvtForImageClassification,
     ViTConfig,
     ViTForImageClassification,
     ViTImageProcessor,
@@ -507,3 +509,22 @@ def test_a_model_that_takes_uint8_trains(make_recipe, pictures_folder):
     assert AutoImageProcessor.from_pretrained(run.final)(
         pictures_folder / "test" / "cat" / "0.png", return_tensors="pt"
     ).pixel_values.dtype == torch.uint8  # fmt: skip
+
+
+@pytest.mark.parametrize("problem_type", ["regression", "multi_label_classification"])
+def test_a_model_for_another_problem_is_started_from_as_a_classifier(problem_type, make_recipe, tmp_path):
+    sizes = {"image_size": 16, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = ViTConfig(**sizes, intermediate_size=24, num_labels=2, problem_type=problem_type)
+    ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
+    ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "vit")
+    run = train.train(make_recipe(f"model.pretrained={tmp_path / 'vit'}"))
+    assert json.loads((run.final / "config.json").read_text())["problem_type"] == "single_label_classification"
+
+
+def test_a_head_that_has_not_as_many_outputs_as_classes_is_refused(make_recipe, tmp_path):
+    """PVT's configuration keeps `num_labels` whatever `id2label` says."""
+    config = PvtConfig(image_size=32, depths=[1, 1, 1, 1], hidden_sizes=[8, 8, 8, 8], num_attention_heads=[1, 1, 1, 1])
+    PvtForImageClassification(config).save_pretrained(tmp_path / "pvt")
+    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path / "pvt")
+    with pytest.raises(UserError, match="outputs for 2 classes"):
+        train.train(make_recipe(f"model.pretrained={tmp_path / 'pvt'}", "model.config={}"))
