@@ -29,6 +29,9 @@ INTERPOLATIONS = {Image.NEAREST: InterpolationMode.NEAREST_EXACT, Image.BILINEAR
 
 COLOURS = (40, 90, 160)
 
+# What makes our image processor give uint8.
+AS_LEVELS = {"do_rescale": True, "rescale_factor": 1.0, "do_normalize": False}
+
 
 def picture_channels(processor: BaseImageProcessor) -> int:
     """The channels of the pictures that a processor gives; a `UserError` if picture files can't have so many."""
@@ -44,6 +47,11 @@ def picture_loader(processor: BaseImageProcessor) -> Callable[..., Image.Image]:
     fields = ("background", "max_pixels")
     given = {field: getattr(processor, field) for field in fields if getattr(processor, field, None) is not None}
     return partial(load_picture, channels=picture_channels(processor), **given)
+
+
+def turns_channels(processor: BaseImageProcessor) -> bool:
+    """Whether a processor gives blue, green and red, as MobileViT's."""
+    return bool(getattr(processor, "do_flip_channel_order", False))
 
 
 def output_size(processor: BaseImageProcessor) -> tuple[int, int]:
@@ -64,10 +72,11 @@ def output_size(processor: BaseImageProcessor) -> tuple[int, int]:
             f"{type(processor).__name__} gives pictures of several shapes, which make no batch: set a size of height and width"
         )
     colour = torch.tensor(Image.new("RGB", (1, 1), COLOURS).convert(mode).getpixel((0, 0)), dtype=torch.uint8)
+    colour = colour.flip(0) if turns_channels(processor) else colour
     expected, level = normalise(colour.view(1, -1, 1, 1))[0], 1 if normalise.scale is None else normalise.scale.max()
     if (wide.float().amax(dim=(1, 2), keepdim=True) - expected).abs().max() > 1.01 * level:
         raise UserError(
-            f"{type(processor).__name__} changes colours (BGR?) or values in ways that training pictures would lack"
+            f"{type(processor).__name__} changes colours or values in ways that training pictures would lack"
         )
     return tuple(wide.shape[1:])
 
@@ -96,7 +105,7 @@ def train_transform(recipe: AugmentRecipe, processor: BaseImageProcessor) -> Cal
     channels = picture_channels(processor)
     if channels not in (1, 3) and recipe.policy != "none":
         raise UserError(
-            f"augment.policy={recipe.policy} needs pictures of 1 or 3 channels; the model takes {channels}"
+            f"augment.policy={recipe.policy} knows pictures of 1 or 3 channels, the model takes {channels}: set it to none"
         )
     interpolation = INTERPOLATIONS.get(processor.resample, InterpolationMode.BICUBIC)
     rotation = v2.RandomRotation(recipe.rotation, interpolation=InterpolationMode.BILINEAR)
@@ -108,6 +117,7 @@ def train_transform(recipe: AugmentRecipe, processor: BaseImageProcessor) -> Cal
         partial(first_channels, channels),
         v2.RandomHorizontalFlip(recipe.horizontal_flip),
         *policy,
+        *([partial(torch.flip, dims=(0,))] if turns_channels(processor) else []),
     ])  # fmt: skip
 
 
@@ -116,12 +126,7 @@ def eval_transform(processor: BaseImageProcessor) -> Callable[[Image.Image], Ten
     The processor, for one picture: (C, height, width). Ours leaves the normalising to [`Normalise`], as uint8; what others do
     beside it nobody knows.
     """
-    later = (
-        {"do_rescale": True, "rescale_factor": 1.0, "do_normalize": False}
-        if isinstance(processor, ViTCustomImageProcessor)
-        else {}
-    )
-    return partial(process, processor, later)
+    return partial(process, processor, AS_LEVELS if isinstance(processor, ViTCustomImageProcessor) else {})
 
 
 def process(processor: BaseImageProcessor, options: dict, picture: Image.Image) -> Tensor:

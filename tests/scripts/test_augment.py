@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers import ViTImageProcessor
+from transformers import MobileViTImageProcessor, ViTImageProcessor
 
 from modeling_vit_custom import ViTCustomImageProcessor
 from scripts.common.augment import Normalise, eval_transform, output_size, picture_loader, train_transform
@@ -78,6 +78,14 @@ def test_processors_that_training_cannot_follow_are_refused():
         output_size(BGR(size=SIZE))
     with pytest.raises(UserError, match="5 channels"):
         output_size(ViTCustomImageProcessor(image_mean=[0.5] * 5, image_std=[0.5] * 5))
+
+
+def test_blue_may_come_first():
+    processor = MobileViTImageProcessor(size={"shortest_edge": 16}, crop_size=SIZE)
+    still, square = {**STILL, "crop_ratio": (1.5, 1.5)}, picture().resize((24, 16))
+    expected = processor(square, return_tensors="pt").pixel_values
+    found = Normalise(processor)(train_transform(AugmentRecipe(**still), processor)(square)[None])
+    assert (found - expected).abs().max() <= 1.01 / 255
 
 
 def test_every_option_of_augmentation_is_seen():
