@@ -26,7 +26,7 @@ from sklearn.datasets import load_sample_images
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
-from torchvision.transforms import v2
+from torchvision.transforms import InterpolationMode, v2
 from transformers import ViTImageProcessor, ViTImageProcessorPil
 
 from modeling_vit_custom import ViTCustomImageProcessor
@@ -68,15 +68,18 @@ def is_plain(path: Path) -> bool:
 # Preprocessing
 
 
-def preprocess_ways(files: list[bytes]) -> dict[str, Way]:
+def preprocess_ways(files: list[bytes], resample: str) -> dict[str, Way]:
     """Ways from JPEG bytes to `pixel_values` (B, 3, 224, 224) of -1..1, the last to levels of uint8."""
-    ours, theirs, theirs_pil = ViTCustomImageProcessor(), ViTImageProcessor(), ViTImageProcessorPil()
-    raw = ViTCustomImageProcessor(rescale_factor=1, do_normalize=False)
+    mode = Image.Resampling[resample.upper()]
+    ours, theirs, theirs_pil = (
+        kind(resample=mode) for kind in (ViTCustomImageProcessor, ViTImageProcessor, ViTImageProcessorPil)
+    )
+    raw = ViTCustomImageProcessor(resample=mode, rescale_factor=1, do_normalize=False)
     timm_s = timm.data.create_transform(
-        (3, 224, 224), interpolation="bilinear", crop_pct=1.0, crop_mode="squash", mean=[0.5] * 3, std=[0.5] * 3
+        (3, 224, 224), interpolation=resample, crop_pct=1.0, crop_mode="squash", mean=[0.5] * 3, std=[0.5] * 3
     )
     torchvision_s = v2.Compose([
-        v2.ToImage(), v2.Resize((224, 224), antialias=True), v2.ToDtype(torch.float32, scale=True),
+        v2.ToImage(), v2.Resize((224, 224), InterpolationMode(resample)), v2.ToDtype(torch.float32, scale=True),
         v2.Normalize([0.5] * 3, [0.5] * 3),
     ])  # fmt: skip
 
@@ -93,23 +96,24 @@ def preprocess_ways(files: list[bytes]) -> dict[str, Way]:
     }
 
 
-def pillow_s(files: list[bytes]) -> Tensor:
+def pillow_s(files: list[bytes], resample: str) -> Tensor:
     """Levels 0..255 by Pillow's own resize."""
-    pictures = (Image.open(io.BytesIO(content)).convert("RGB").resize((224, 224), Image.BILINEAR) for content in files)
+    mode = Image.Resampling[resample.upper()]
+    pictures = (Image.open(io.BytesIO(content)).convert("RGB").resize((224, 224), mode) for content in files)
     return torch.from_numpy(np.stack([np.asarray(picture) for picture in pictures])).permute(0, 3, 1, 2).float()
 
 
 def bench_preprocess(options: argparse.Namespace) -> None:
     files = photographs(options.photos, options.batch_size)
-    expected = pillow_s(files)
+    expected = pillow_s(files, options.resample)
     for threads in options.threads:
         torch.set_num_threads(threads)
-        ways, away = preprocess_ways(files), {}
+        ways, away = preprocess_ways(files, options.resample), {}
         for name, way in ways.items():
             found = way().float()
             levels = found if found.max() > 2 else (found + 1) * 127.5
             away[name] = f"{(levels - expected).abs().max():.2f}"
-        title = f"{len(files)} JPEG files of {SIZE[0]} x {SIZE[1]} to (B, 3, 224, 224), {threads} thread(s)"
+        title = f"{len(files)} JPEG files of {SIZE[0]} x {SIZE[1]} to (B, 3, 224, 224), {options.resample}, {threads} thread(s)"
         print_table(title, measure(ways, options.rounds), len(files), {"largest difference, levels": away})
 
 
@@ -203,6 +207,7 @@ def main(arguments: list[str] | None = None) -> None:
     preprocess.add_argument(
         "--threads", type=positive, nargs="+", default=[1, 2], help="numbers of threads (default: 1 2)"
     )
+    preprocess.add_argument("--resample", choices=["bilinear", "bicubic"], default="bilinear", help="the filter")
     loading = commands.add_parser("loading", help="an epoch of random crops from files")
     loading.add_argument(
         "--workers", type=natural, nargs="+", default=[0, 1, 2], help="numbers of workers (default: 0 1 2)"
