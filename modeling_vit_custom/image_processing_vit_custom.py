@@ -56,8 +56,8 @@ class ViTCustomImageProcessor(TorchvisionBackend):
 
     `images` is one picture or any nesting of lists of them. A picture is a path, an `http(s)://` or `data:` address, the bytes
     of a file, an open binary file, a Pillow picture, what `datasets.Image` yields, or a numpy array or torch tensor as
-    [`pixels_of_array`] describes, on any device, where it stays. Files and Pillow pictures come upright (EXIF) and, of
-    several frames, as the first. They are decoded by as many threads as `torch.get_num_threads()` says.
+    [`pixels_of_array`] describes, on any device, where it stays. Files and Pillow pictures come upright (EXIF); of
+    several frames a file gives the first, a Pillow picture the current one. They are decoded by as many threads as `torch.get_num_threads()` says.
 
     The model has as many channels as `image_mean` has numbers: 1 makes pictures grey, 3 RGB, 4 RGBA; other numbers need
     arrays. `do_convert_rgb=False` refuses pictures of other channels instead of converting them. Floats are told by their

@@ -18,7 +18,7 @@ from urllib.parse import unquote_to_bytes
 import numpy as np
 from PIL import ExifTags, Image
 
-from .fetching_vit_custom import MAX_BYTES, fetch
+from .fetching_vit_custom import MAX_BYTES, fetch, name_of
 
 
 # Raster formats whose decoders run in this process; PostScript and the like would start others. The frequent ones first.
@@ -53,6 +53,8 @@ NO_PICTURES = {
     b"%!ps": "PostScript, a format that is not read",
     b"\xc5\xd0\xd3\xc6": "PostScript (EPS), a format that is not read",
     b"%pdf": "a PDF document, not an image",
+    b"ii*\0": "a TIFF of bits or samples that Pillow does not read",
+    b"mm\0*": "a TIFF of bits or samples that Pillow does not read",
     b"<svg": "SVG, a vector format that is not read",
     b"<?xml": "XML (SVG?), not an image",
     b"<html": "an HTML page, not an image",
@@ -79,7 +81,8 @@ def load_picture(
 
 def open_picture(source: Any, name: str | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """
-    The decoded picture in `source`, turned upright as its EXIF data say, in its own mode; of several frames the first.
+    The decoded picture in `source`, turned upright as its EXIF data say, in its own mode; of several
+    frames a file's first, and the current one of a Pillow picture.
 
     `source` is a path, the bytes of a file, an open binary file, an `http(s)://` or `data:` address, base64 text, a Pillow
     picture, or the `{"bytes": ..., "path": ...}` of `datasets.Image(decode=False)`. `name` is what errors call it.
@@ -104,7 +107,11 @@ def decode(picture: Image.Image, max_pixels: int) -> Image.Image:
         raise ValueError(f"{width} x {height} = {width * height:,} pixels exceeds limit of max_pixels={max_pixels:,}")
     if not width * height:
         raise ValueError(f"it is empty: {width} x {height} pixels")
-    key = transparent_level(picture)
+    if getattr(picture, "tag_v2", {}).get(ExifTags.Base.SampleFormat) == (2,):
+        raise ValueError("its samples are signed, of which nobody knows what is black and white; give an array")
+    key = picture.__dict__.setdefault(
+        "transparent_level", transparent_level(picture)
+    )  # not to be known once it is loaded
     picture.load()
     if key is not None:
         picture = picture.copy()
@@ -128,7 +135,10 @@ def orientation(picture: Image.Image) -> int | None:
 
 
 def transparent_level(picture: Image.Image) -> int | tuple[int, ...] | None:
-    """The transparent value of a PNG of 2, 4 or 48 bits in the 8 bits of its pixels, which Pillow does not scale."""
+    """
+    The transparent value of a PNG of 2, 4 or 48 bits in the 8 bits of its pixels, which Pillow does not scale. Of 48 bits
+    Pillow keeps 24, so that colours as near as that are transparent too.
+    """
     key, tile = picture.info.get("transparency"), getattr(picture, "tile", None)
     if picture.format != "PNG" or key is None or not tile:
         return None
@@ -183,18 +193,6 @@ def what_it_is(file: Any) -> str:
     return "it is empty (0 bytes)" if not start else f"not an image in one of the formats {', '.join(FORMATS)}"
 
 
-def name_of(source: Any) -> str:
-    """What an error calls a picture that was given no name."""
-    if isinstance(source, dict):
-        source = source.get("path")
-    if not isinstance(source, (str, os.PathLike)):
-        source = getattr(source, "filename", None) or getattr(source, "name", None)
-    if not isinstance(source, (str, os.PathLike)):
-        return "picture"
-    text = os.fspath(source)
-    return text if len(text) <= 200 or not isinstance(text, str) else f"{text[:60]}..."
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # What may hold a picture
 
@@ -216,13 +214,13 @@ def file_of(source: Any, name: str) -> Any:
 
 
 def file_of_text(text: str, name: str) -> Any:
-    if text.startswith(("http://", "https://")):
+    if text.lower().startswith(("http://", "https://")):
         return BytesIO(fetch(text, name))
     if text.startswith("data:"):
         header, _, body = text.partition(",")
         with decoding(name):
             return BytesIO(base64.b64decode(body) if header.endswith(";base64") else unquote_to_bytes(body))
-    if re.match(r"[a-z][a-z0-9+.-]+://", text):
+    if re.match(r"(?i)[a-z][a-z0-9+.-]+://", text):
         raise ValueError(f"{name}: pictures are fetched from http:// and https:// alone; give a file by its path")
     if BASE64.fullmatch(text) and not os.path.exists(text):
         with decoding(name):

@@ -76,7 +76,8 @@ def pixels_of_array(
     background: tuple[int, int, int] = (255, 255, 255),
 ) -> Tensor:
     """
-    An array or tensor of one picture, (H, W), (H, W, c) or (c, H, W), or of n, with one axis more, as (n, `channels`, H, W).
+    An array or tensor of one picture, (H, W), (H, W, c) or (c, H, W), or of n, (n, H, W, c) or (n, c, H, W), as
+    (n, `channels`, H, W).
 
     c is `channels` or, if `convert` and that is 1 or 3, also 1 (grey), 3 (RGB) or 4 (RGBA, laid on `background`). Values are
     uint8, bool, other whole numbers 0..255, uint16 of its full range, or floats 0..1 or 0..255; with `is_scaled` any finite
@@ -215,7 +216,7 @@ def to_channel_count(pixels: Tensor, channels: int, background: tuple[int, int, 
 def resize(pixels: Tensor, size: tuple[int, int], resample: Resampling) -> Tensor:
     """
     (n, C, H, W) in another size, antialiased, as Pillow does with each channel by itself; on another device than the CPU,
-    bicubic is torch's.
+    bicubic is torch's. Filters that overshoot are clamped between the two passes of levels, not of floats.
     """
     if tuple(pixels.shape[-2:]) == size:
         return pixels

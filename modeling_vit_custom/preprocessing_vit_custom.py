@@ -17,7 +17,8 @@ from transformers.image_transforms import get_size_with_aspect_ratio
 from transformers.image_utils import SizeDict, get_image_size_for_max_height_width
 from transformers.utils import logging
 
-from .pictures_vit_custom import MAX_PIXELS, MODES, load_picture, name_of, open_picture
+from .fetching_vit_custom import name_of
+from .pictures_vit_custom import MAX_PIXELS, MODES, load_picture, open_picture
 from .pixels_vit_custom import UNIT, multiply_add, pixels_of_array, pixels_of_picture, resize, to_tensor
 
 

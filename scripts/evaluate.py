@@ -19,12 +19,13 @@ import torch
 from datasets import Dataset
 from datasets import disable_progress_bars as disable_datasets_bars
 from scipy.stats import binomtest
-from sklearn.metrics import confusion_matrix, log_loss, precision_recall_fscore_support
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from torch import Tensor
+from torch.nn import functional as F
 from tqdm import tqdm
 from transformers.utils.logging import disable_progress_bar as disable_transformers_bar
 
-from scripts.common.data import is_unlabelled, prepare, row_name
+from scripts.common.data import is_unlabelled, label_names, prepare, row_name
 from scripts.common.errors import UserError, as_user_error, one_line
 from scripts.common.inference import Item, classify
 from scripts.common.recipe import DataRecipe
@@ -80,20 +81,26 @@ def open_rows(options: argparse.Namespace, names: list[str]) -> Dataset:
     split = asked or (usual[0] if usual else next(iter(splits)))
     if asked is None and not usual and len(splits) > 1:
         raise UserError(f"{options.data} has the splits {', '.join(splits)}: choose one with --split")
-    return prepare(splits[split], options.data, recipe, read_classes(options.classes, names))
+    rows = splits[split]
+    if options.classes is not None:
+        rows = translated(rows, options, names)
+    return prepare(rows, options.data, recipe, names)
 
 
-def read_classes(path: Path | None, names: list[str]) -> list[str]:
-    """What the data call the classes `names`, as the JSON file at `path` says: {"their name": "the model's name", ...}."""
-    if path is None:
-        return names
+def translated(rows: Dataset, options: argparse.Namespace, names: list[str]) -> Dataset:
+    """`rows` with their classes called as the file of `--classes` says: {"name in the data": "name in the model", ...}."""
+    path, column = options.classes, options.label_column
     with as_user_error(f"--classes {path}"):
         table = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
+            raise UserError(f"--classes {path}: must hold a table of names, {{name in the data: name in the model}}")
         unknown = sorted(set(table.values()) - set(names))
         if unknown:
             raise UserError(f"--classes {path}: the model has no class {unknown[0]!r}")
-        theirs = {label: name for name, label in table.items()}
-        return [theirs.get(name, name) for name in names]
+    if column not in rows.column_names:
+        return rows  # whose lack of it is named later
+    found = label_names(rows.select_columns([column]).rename_columns({column: "label"}), options.data)
+    return rows.remove_columns(column).add_column(column, [table.get(name, name) for name in found])
 
 
 def items_of(rows: Dataset) -> Iterator[Item]:
@@ -120,7 +127,7 @@ def summarise(logits: Tensor, labels: Tensor, names: list[str]) -> dict:
         result["top5"] = share(ranks < 5)
     return {
         **result,
-        "loss": float(log_loss(labels, probabilities, labels=everything)),
+        "loss": F.cross_entropy(logits.double(), labels).item(),
         "calibration_error": calibration_error(probabilities.max(dim=1).values.numpy(), (ranks < 1).numpy()),
         "classes": classes,
         "confusion": confusion_matrix(labels, predicted, labels=everything).tolist(),

@@ -229,7 +229,11 @@ def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
     """How pictures are read and where the model runs: the same for all commands that look at pictures."""
     parser.add_argument("--batch-size", type=positive, default=32, help="pictures at a time (default: %(default)s)")
     parser.add_argument("--workers", type=natural, default=0, help="processes that decode; 0: the threads of this one")
-    parser.add_argument("--max-pixels", type=positive, help="the most pixels that a picture may have")
+    parser.add_argument(
+        "--max-pixels",
+        type=positive,
+        help="the most pixels that a picture may have (default: the image processor's; Pillow allows 178,956,970)",
+    )
     parser.add_argument("--device", help="where the model runs, such as cpu or cuda:1 (default: the accelerator)")
 
 

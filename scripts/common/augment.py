@@ -13,11 +13,12 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode, v2
 from transformers import BaseImageProcessor
+from transformers.image_utils import SizeDict
 
 from modeling_vit_custom import ViTCustomImageProcessor, load_picture
 from modeling_vit_custom.pictures_vit_custom import MODES
 from modeling_vit_custom.pixels_vit_custom import multiply_add, pixels_of_picture
-from modeling_vit_custom.preprocessing_vit_custom import channel_count, scale_and_bias
+from modeling_vit_custom.preprocessing_vit_custom import channel_count, resized_shape, scale_and_bias
 from scripts.common.errors import UserError
 from scripts.common.recipe import AugmentRecipe
 
@@ -64,6 +65,10 @@ def output_size(processor: BaseImageProcessor) -> tuple[int, int]:
     missing = [name for name in ("image_mean", "image_std", "resample", "do_rescale") if not hasattr(processor, name)]
     if missing:
         raise UserError(f"{type(processor).__name__} has no {', '.join(missing)}, which training pictures are made by")
+    if getattr(processor, "do_pad", None):
+        raise UserError(
+            f"{type(processor).__name__} pads pictures (do_pad), which training pictures are not: set a size"
+        )
     mode, transform, normalise = MODES[picture_channels(processor)], eval_transform(processor), Normalise(processor)
     plain = (Image.new("RGB", size, COLOURS).convert(mode) for size in ((80, 60), (60, 80)))
     wide, high = (normalise(transform(picture)[None])[0] for picture in plain)
@@ -126,10 +131,16 @@ def eval_transform(processor: BaseImageProcessor) -> Callable[[Image.Image], Ten
     The processor, for one picture: (C, height, width). Ours leaves the normalising to [`Normalise`], as uint8; what others do
     beside it nobody knows.
     """
-    return partial(process, processor, AS_LEVELS if isinstance(processor, ViTCustomImageProcessor) else {})
+    is_ours = isinstance(processor, ViTCustomImageProcessor) and not processor.do_pad  # with zeros, after normalising
+    return partial(process, processor, AS_LEVELS if is_ours else {})
 
 
 def process(processor: BaseImageProcessor, options: dict, picture: Image.Image) -> Tensor:
+    size = getattr(processor, "size", None)
+    if isinstance(size, SizeDict) and size.shortest_edge:
+        resized_shape(
+            size, None, picture.height, picture.width
+        )  # refuses pictures so thin that they would fill the memory
     return processor(picture, return_tensors="pt", **options).pixel_values[0]
 
 

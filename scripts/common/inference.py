@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import BaseImageProcessor, PreTrainedModel
 
 from modeling_vit_custom import ViTCustomImageProcessor
+from modeling_vit_custom.fetching_vit_custom import without_password
 from modeling_vit_custom.preprocessing_vit_custom import map_in_threads
 from scripts.common.augment import Normalise, eval_transform, picture_loader
 from scripts.common.errors import UserError, one_line
@@ -78,13 +79,12 @@ class Reader(Dataset):
                 outcome.thumbnail = picture.copy()
                 outcome.thumbnail.thumbnail(THUMBNAIL)
             return outcome, pixels
-        except (OSError, ValueError, TypeError) as error:
-            return Outcome(
-                item, one_line(error.strerror if isinstance(error, OSError) and error.strerror else error)
-            ), None
+        except (OSError, ValueError, TypeError, RuntimeError, MemoryError) as error:
+            text = one_line(error.strerror if isinstance(error, OSError) and error.strerror else error)
+            return Outcome(item, text if item.name in text else f"{item.name}: {text}"), None
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def classify(
     model: PreTrainedModel,
     processor: BaseImageProcessor,
@@ -131,10 +131,13 @@ def find_pictures(paths: Iterable[str], leave_out: Callable[[str], None] = lambd
     """
     for path in paths:
         is_pattern = glob.has_magic(path) and "://" not in path and not os.path.lexists(path)
-        for match in (sorted(glob.glob(path, recursive=True)) or [path]) if is_pattern else [path]:
+        matches = sorted(glob.glob(path, recursive=True)) if is_pattern else [path]
+        if "**" in path and is_pattern:  # which matches folders at every depth, each of them in another
+            matches = [match for match in matches if not os.path.isdir(match)]
+        for match in matches or [path]:
             names = pictures_in(match, leave_out) if os.path.isdir(match) else iter([match])
             first = next(names, match)
-            yield Item(first, first)
+            yield Item(without_password(first), first)
             yield from (Item(name, name) for name in names)
 
 

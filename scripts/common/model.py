@@ -14,6 +14,9 @@ from transformers import (
 )
 
 from modeling_vit_custom import ViTCustomConfig, ViTCustomForImageClassification, ViTCustomImageProcessor
+from modeling_vit_custom.configuration_vit_custom import pair
+from modeling_vit_custom.pictures_vit_custom import MODES
+from scripts.common.augment import picture_channels
 from scripts.common.errors import UserError, as_user_error
 from scripts.common.recipe import ModelRecipe
 
@@ -94,17 +97,18 @@ def load_model(
     return model, processor
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference_mode: models such as BEiT keep tensors for later calls
 def check_fit(model: PreTrainedModel, processor: BaseImageProcessor, source: str) -> None:
     """
-    Looks once at a blank picture.
+    Looks once at a blank picture of the size that the model is made for.
 
     Raises:
         `UserError`: if what the processor gives doesn't fit the model, or the model's outputs its classes.
     """
     was_training, kind = model.training, type(processor).__name__
     with as_user_error(f"{source}: {kind} does not fit {type(model).__name__}"):
-        inputs = processor(Image.new("RGB", (64, 48)), return_tensors="pt")
+        height, width = pair(getattr(model.config, "image_size", None) or 64)
+        inputs = processor(Image.new(MODES[picture_channels(processor)], (width, height)), return_tensors="pt")
         if set(inputs) != {"pixel_values"}:
             raise UserError(f"{source}: {kind} gives {', '.join(inputs)}; models of pixel_values alone are known here")
         outputs = model.eval()(pixel_values=inputs["pixel_values"].to(model.device)).logits.shape[-1]

@@ -712,6 +712,16 @@ def _(folder):
     return [picture, picture, photo(seed=1)], [photo(), photo(), photo(seed=1)]
 
 
+@case("batch_repeated_transparent")
+def _(folder):
+    levels = np.arange(60 * 40).reshape(40, 60) % 4
+    rows = np.packbits((levels[..., None] >> np.arange(2)[::-1] & 1).reshape(40, -1).astype(np.uint8), axis=1)
+    content = png(60, 40, b"".join(b"\0" + row.tobytes() for row in rows), depth=2, more=transparent(b"\0\2"))
+    picture = Image.open(io.BytesIO(content))
+    plain = Image.fromarray(np.where(levels == 2, 255, levels * 85).astype(np.uint8)).convert("RGB")
+    return [picture, picture], [plain, plain]
+
+
 @case("batch_repeated_file")
 def _(folder):
     file = io.BytesIO(stored(photo(), "PNG"))
@@ -810,4 +820,6 @@ case("other_data_url_broken", refused="cannot")(lambda folder: "data:image/png;b
 case("other_url_file_scheme", refused="http")(
     lambda folder: f"file://{written(folder, 'a.png', stored(photo(), 'PNG'))}"
 )
+case("other_url_file_scheme_capitals", refused="http")(lambda folder: "FILE:///etc/hostname")
+case("file_tiff_of_a_strange_kind", refused="TIFF of bits")(lambda folder: tiff(60, 40, 12, 0, b"\0" * 3600))
 case("other_url_ftp_scheme", refused="http")(lambda folder: "ftp://127.0.0.1/a.png")

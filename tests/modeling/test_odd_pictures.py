@@ -1,5 +1,6 @@
 """Every odd picture right, or refused by name; none crashes, none fills the memory, nothing of Pillow's settings changes."""
 
+import ipaddress
 import json
 import socket
 import subprocess
@@ -154,6 +155,7 @@ def server():
 @pytest.mark.parametrize("page", ["photo.png", "redirect"])
 def test_an_address_is_fetched(page, server):
     assert torch.equal(pixels_of(f"{server}/{page}"), pixels_of(photo()))
+    assert torch.equal(pixels_of(f"{server}/{page}".replace("http", "HTTP")), pixels_of(photo()))
     assert torch.equal(pixels_of([photo(), f"{server}/{page}"]), pixels_of([photo(), photo()]))
 
 
@@ -165,6 +167,20 @@ def test_an_address_without_a_picture_is_refused(page, named, server, monkeypatc
     monkeypatch.setattr(fetching_vit_custom, "MAX_BYTES", 2**20)
     with pytest.raises(ValueError, match=rf"{server}/{page}: .*{named}"):
         pixels_of(f"{server}/{page}")
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "10.0.0.1", "::1", "224.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "fe80::1"]
+)
+def test_private_addresses_are_known(address):
+    assert fetching_vit_custom.is_private(ipaddress.ip_address(address))
+    assert not fetching_vit_custom.is_private(ipaddress.ip_address("8.8.8.8"))
+
+
+def test_passwords_are_not_repeated():
+    with pytest.raises(ValueError, match="http://127.0.0.1:9/a.png: cannot be fetched") as caught:
+        pixels_of("http://user:secret@127.0.0.1:9/a.png")
+    assert "secret" not in str(caught.value)
 
 
 def test_an_address_that_drips_is_given_up(monkeypatch):

@@ -38,6 +38,10 @@ def test_a_summary_is_scikit_learn_s():
     assert confusion.sum(axis=1).tolist() == [row["pictures"] for row in found["classes"].values()]
 
 
+def test_the_loss_of_a_confident_mistake_is_whole():
+    assert summarise(torch.tensor([[200.0, 0.0]]), torch.tensor([1]), ["a", "b"])["loss"] == pytest.approx(200)
+
+
 def test_few_classes_have_no_top_five():
     assert "top5" not in summarise(torch.randn(9, 5), torch.arange(9) % 5, NAMES[:5])
 
@@ -109,6 +113,13 @@ def test_other_names_are_translated(model_folder, tmp_path):
     options = ["--out", str(tmp_path / "out"), "--classes", str(tmp_path / "classes.json")]
     evaluate.main([str(model_folder), str(tmp_path / "data"), *options])
     assert json.loads((tmp_path / "out" / "result.json").read_text())["classes"]["cat"]["pictures"] == 2
+    (tmp_path / "data" / "dog").rename(tmp_path / "data" / "kitten")
+    (tmp_path / "classes.json").write_text(json.dumps({"n01": "cat", "kitten": "cat"}))
+    evaluate.main([str(model_folder), str(tmp_path / "data"), *options])
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["classes"]["cat"]["pictures"] == 4
+    (tmp_path / "classes.json").write_text("[1]")
+    with pytest.raises(SystemExit, match="must hold a table of names"):
+        evaluate.main([str(model_folder), str(tmp_path / "data"), *options])
     (tmp_path / "classes.json").write_text(json.dumps({"n01": "wolf"}))
     with pytest.raises(SystemExit, match="the model has no class 'wolf'"):
         evaluate.main([str(model_folder), str(tmp_path / "data"), *options])

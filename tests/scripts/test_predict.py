@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor, pipeline
+from transformers import CLIPImageProcessor, ViTConfig, ViTForImageClassification, ViTImageProcessor, pipeline
 
 from modeling_vit_custom import ViTCustomImageProcessor, ViTCustomModel
 from scripts import predict
@@ -235,6 +235,9 @@ def test_a_limit_of_pixels_can_be_set(model_folder, pictures, capsys):
 def test_patterns_are_looked_up(model_folder, pictures, capsys):
     predict.main([str(model_folder), str(pictures / "*" / "*.[bt]*"), "--json"])
     assert {Path(row["picture"]).name for row in json_lines(capsys)} == {"e.bmp", "f.tif"}
+    with pytest.raises(SystemExit, match="1"):
+        predict.main([str(model_folder), str(pictures / "**"), "--json"])
+    assert len(json_lines(capsys)) == 8  # each once, and the notes
     predict.main([str(model_folder), str(pictures / "**" / "*.JPG"), "--json"])
     assert [Path(row["picture"]).name for row in json_lines(capsys)] == ["b.JPG"]
 
@@ -274,6 +277,26 @@ def test_many_labels_are_independent_and_regression_is_refused(tmp_path, picture
     assert [p["score"] for p in found] == pytest.approx([p["score"] for p in theirs], abs=1e-5)
     with pytest.raises(SystemExit, match="regression model"):
         predict.main([str(tmp_path / "regression"), path])
+
+
+def test_a_thin_picture_is_refused_for_another_library_s_processor(tmp_path, pictures, capsys):
+    sizes = {"image_size": 16, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    ViTForImageClassification(ViTConfig(**sizes, intermediate_size=24, num_labels=3)).save_pretrained(tmp_path)
+    crop = {"height": 16, "width": 16}
+    CLIPImageProcessor(size={"shortest_edge": 224}, crop_size=crop).save_pretrained(tmp_path)
+    Image.new("L", (600_000, 1)).save(tmp_path / "thin.png")
+    with pytest.raises(SystemExit, match="1"):
+        predict.main([str(tmp_path), str(tmp_path / "thin.png"), str(pictures / "a.png")])
+    out, err = capsys.readouterr()
+    assert "a.png" in out and "thin.png: 600000 x 1 pixels would become" in err
+
+
+def test_pictures_that_are_padded_are_as_the_processor_has_them(pictures):
+    model = tiny_model(image_size=[24, 48])
+    processor = ViTCustomImageProcessor(size=16, do_pad=True, pad_size={"height": 24, "width": 48})
+    (outcomes,) = classify(model, processor, find_pictures([str(pictures / "a.png")]))
+    expected = model(**processor(pictures / "a.png", return_tensors="pt")).logits[0]
+    torch.testing.assert_close(outcomes[0].logits, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("channels", [1, 4])

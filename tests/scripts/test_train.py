@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     AutoImageProcessor,
     AutoModelForImageClassification,
+    BeitConfig,
+    BeitForImageClassification,
     PvtConfig,
     PvtForImageClassification,
     ViTConfig,
@@ -528,3 +530,12 @@ def test_a_head_that_has_not_as_many_outputs_as_classes_is_refused(make_recipe, 
     ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path / "pvt")
     with pytest.raises(UserError, match="outputs for 2 classes"):
         train.train(make_recipe(f"model.pretrained={tmp_path / 'pvt'}", "model.config={}"))
+
+
+def test_models_that_keep_tensors_for_later_calls_train(make_recipe, tmp_path):
+    """BEiT's index of positions is made once and kept; the look at a blank picture must leave it fit for training."""
+    sizes = {"image_size": 16, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2}
+    config = BeitConfig(**sizes, intermediate_size=24, use_relative_position_bias=True, out_indices=[1, 2, 3, 4])
+    BeitForImageClassification(config).save_pretrained(tmp_path / "beit")
+    ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "beit")
+    train.train(make_recipe(f"model.pretrained={tmp_path / 'beit'}", "model.config={}", "run.epochs=1"))
