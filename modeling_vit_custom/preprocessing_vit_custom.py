@@ -68,8 +68,8 @@ class Steps:
             raise ValueError(text if text.startswith(name) else f"{name}: {text}") from error
         pixels = pixels if self.crop is None else tvF.center_crop(pixels, list(self.crop))
         if self.scale is None:
-            pixels = pixels if self.is_scaled else pixels.round().to(torch.uint8)
-            return pixels.clone(memory_format=torch.contiguous_format)
+            pixels = pixels if self.is_scaled or pixels.dtype == torch.uint8 else pixels.round().to(torch.uint8)
+            return pixels.clone(memory_format=torch.contiguous_format) if out is None else out.copy_(pixels)
         if self.expects_unit and pixels.dtype == torch.uint8:
             logger.warning_once(
                 "pixels 0..255 are normalised with a mean and deviation for 0..1: do_rescale=False is set"
@@ -150,8 +150,10 @@ def run(steps: Steps, pictures: list[tuple[str, Any]]) -> Tensor | list[Tensor]:
     arrays = [source for source in sources if isinstance(source, (np.ndarray, Tensor))]
     on_cpu = all(getattr(array.device, "type", array.device) == "cpu" for array in arrays)
     counts = [source.shape[0] if getattr(source, "ndim", 0) == 4 else 1 for source in sources]
-    has_room = steps.shape and steps.scale is not None and on_cpu
-    batch = torch.empty(sum(counts), steps.channels, *steps.shape, device="cpu") if has_room else None
+    has_room = steps.shape and on_cpu and not (steps.scale is None and steps.is_scaled)
+    dtype, batch = torch.float32 if steps.scale is not None else torch.uint8, None
+    if has_room:
+        batch = torch.empty(sum(counts), steps.channels, *steps.shape, dtype=dtype, device="cpu")
     slots = [None] * len(sources) if batch is None else batch.split(counts)
     found = (
         map_in_threads(steps, names, sources, slots)
@@ -162,9 +164,9 @@ def run(steps: Steps, pictures: list[tuple[str, Any]]) -> Tensor | list[Tensor]:
     return [picture for part in found for picture in part] if batch is None else batch
 
 
-def map_in_threads(function: Callable, *arguments: Iterable) -> list:
-    """`map`, in as many threads as `torch.get_num_threads()` says, which is one in a worker process of a `DataLoader`."""
-    threads = torch.get_num_threads()
+def map_in_threads(function: Callable, *arguments: Iterable, threads: int | None = None) -> list:
+    """`map`, in `threads` threads or as many as `torch.get_num_threads()` says."""
+    threads = threads or torch.get_num_threads()
     if threads == 1:
         return list(map(function, *arguments))
     with ThreadPoolExecutor(threads) as pool:

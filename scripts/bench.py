@@ -31,7 +31,7 @@ from transformers import ViTImageProcessor, ViTImageProcessorPil
 
 from modeling_vit_custom import ViTCustomImageProcessor
 from scripts.common.augment import Normalise, picture_loader, train_transform
-from scripts.common.data import PictureDataset, SampleStream
+from scripts.common.data import PictureDataset, SampleStream, threads_per_worker
 from scripts.common.recipe import AugmentRecipe
 from scripts.common.sources import is_picture, open_class_folders
 from scripts.predict import natural, positive
@@ -133,7 +133,8 @@ def loading_ways(folder: Path, workers: int, batch_size: int) -> dict[str, Way]:
     )
     processor = ViTCustomImageProcessor()
     rows = open_class_folders(folder).cast_column("image", datasets.Image(decode=False))
-    ours = PictureDataset(rows, train_transform(AugmentRecipe(), processor), 0, picture_loader(processor))
+    transform, threads = train_transform(AugmentRecipe(), processor), threads_per_worker(workers)
+    ours = PictureDataset(rows, transform, 0, picture_loader(processor), threads)
     normalise, stream = Normalise(processor), SampleStream(len(rows), 0, 0, len(rows))
 
     def each(data: datasets.Dataset, use: Callable = lambda batch: None, **order: object) -> Way:
@@ -160,7 +161,7 @@ def bench_loading(options: argparse.Namespace) -> None:
             (folder / f"{index}.jpg").write_bytes(files[index % len(files)])
         for workers in options.workers:
             ways = loading_ways(Path(name), workers, options.batch_size)
-            title = f"an epoch of {options.pictures} JPEG files of {SIZE[0]} x {SIZE[1]}, {workers} worker(s), {torch.get_num_threads()} thread(s) without"
+            title = f"an epoch of {options.pictures} JPEG files of {SIZE[0]} x {SIZE[1]}, {workers} worker(s)"
             print_table(title, measure(ways, options.rounds), options.pictures, {})
 
 

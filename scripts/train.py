@@ -27,7 +27,7 @@ from transformers.utils.logging import disable_progress_bar as disable_transform
 
 from scripts.common.augment import Normalise, eval_transform, picture_loader, train_transform
 from scripts.common.card import write_card
-from scripts.common.data import PictureDataset, SampleStream, Splits, load_splits, mix
+from scripts.common.data import PictureDataset, SampleStream, Splits, load_splits, mix, threads_per_worker
 from scripts.common.errors import UserError, as_user_error, one_line
 from scripts.common.metrics import evaluate
 from scripts.common.model import build_model, check_fit, load_model
@@ -81,7 +81,8 @@ def train(recipe: Recipe, resume: bool = False) -> RunFolder:
     # --- Loaders ------------------------------------------------------------------------------------------------------
     part = part_size(recipe, accelerator.num_processes)
     stream = SampleStream(size, recipe.run.seed, step * batch_size, total_steps * batch_size)
-    pictures = PictureDataset(splits.train, transform, recipe.run.seed, loader)
+    threads = threads_per_worker(recipe.data.workers)
+    pictures = PictureDataset(splits.train, transform, recipe.run.seed, loader, threads)
     train_loader = DataLoader(pictures, batch_size=part, sampler=stream, num_workers=recipe.data.workers)
     validation_loader = eval_loader(splits.validation, processor, part, recipe.data.workers)
     model, optimizer, train_loader, validation_loader = accelerator.prepare(
@@ -156,7 +157,8 @@ def part_size(recipe: Recipe, processes: int) -> int:
 
 def eval_loader(rows: Dataset, processor: BaseImageProcessor, batch_size: int, workers: int) -> DataLoader:
     """All rows once, in order, for `Normalise` and the model."""
-    pictures = PictureDataset(rows, eval_transform(processor), loader=picture_loader(processor))
+    loader, threads = picture_loader(processor), threads_per_worker(workers)
+    pictures = PictureDataset(rows, eval_transform(processor), loader=loader, threads=threads)
     return DataLoader(pictures, batch_size=batch_size, num_workers=workers)
 
 

@@ -11,7 +11,8 @@ from functools import partial
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms import InterpolationMode, RandomResizedCrop, v2
+from torchvision.transforms.v2 import functional as tvF
 from transformers import BaseImageProcessor
 from transformers.image_utils import SizeDict
 
@@ -118,12 +119,21 @@ def train_transform(recipe: AugmentRecipe, processor: BaseImageProcessor) -> Cal
     return v2.Compose([
         *([rotation] if recipe.rotation else []),
         pixels_of_picture,
-        v2.RandomResizedCrop(output_size(processor), recipe.crop_scale, recipe.crop_ratio, interpolation),
+        partial(random_crop, recipe, output_size(processor), interpolation),
         partial(first_channels, channels),
         v2.RandomHorizontalFlip(recipe.horizontal_flip),
         *policy,
         *([partial(torch.flip, dims=(0,))] if turns_channels(processor) else []),
     ])  # fmt: skip
+
+
+def random_crop(
+    recipe: AugmentRecipe, size: tuple[int, int], interpolation: InterpolationMode, pixels: Tensor
+) -> Tensor:
+    """A part of (1, C, H, W) in another size, of random area and aspect ratio (Szegedy et al. 2015, drawn by torchvision)."""
+    top, left, height, width = RandomResizedCrop.get_params(pixels, recipe.crop_scale, recipe.crop_ratio)
+    part = pixels[..., top : top + height, left : left + width]
+    return tvF.resize_image(part, list(size), interpolation, antialias=True)
 
 
 def eval_transform(processor: BaseImageProcessor) -> Callable[[Image.Image], Tensor]:

@@ -1,6 +1,8 @@
 """The splits of labelled pictures, and the order in which training sees them."""
 
+import hashlib
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from threading import Lock
@@ -160,7 +162,7 @@ class PictureDataset(Dataset):
     Decoded and transformed rows.
 
     A key is (epoch, index): what a random transform draws is a function of `seed` and key alone, so that neither workers
-    nor a resumed run change it. A batch is decoded in as many threads as torch has, which is one in a worker process.
+    nor a resumed run change it. A batch is decoded in `threads` threads, as many as torch has by default.
     """
 
     def __init__(
@@ -169,8 +171,9 @@ class PictureDataset(Dataset):
         transform: Callable,
         seed: int = 0,
         loader: Callable[..., Image.Image] = load_picture,
+        threads: int | None = None,
     ):
-        self.rows, self.transform, self.seed, self.loader = rows, transform, seed, loader
+        self.rows, self.transform, self.seed, self.loader, self.threads = rows, transform, seed, loader, threads
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -190,7 +193,7 @@ class PictureDataset(Dataset):
                 return {"pixel_values": self.transform(picture), "labels": label}
 
         with torch.random.fork_rng(devices=[]):
-            return map_in_threads(sample, keys, rows["image"], rows["label"])
+            return map_in_threads(sample, keys, rows["image"], rows["label"], threads=self.threads)
 
     def picture(self, index: int, image: dict | None = None) -> Image.Image:
         """The decoded picture of a row; an error names file and row."""
@@ -210,7 +213,13 @@ def row_name(index: int, image: dict | None) -> str:
 
 def mix(*numbers: int) -> int:
     """One seed out of several numbers, unlike for unlike ones."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest(), "little") >> 1
+
+
+def threads_per_worker(workers: int) -> int | None:
+    """The cores that there are for each worker process; `None` without any, where torch's own number counts."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // workers) if workers else None
 
 
 class SampleStream(Sampler):

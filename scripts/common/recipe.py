@@ -71,7 +71,7 @@ class DataRecipe:
     image_column: str = "image"
     label_column: str = "label"
     workers: Natural = 2
-    """Processes that decode and augment; 0 does so in the main one."""
+    """Processes that decode and augment, which share the cores; 0 does so in the main one."""
 
 
 @dataclass(frozen=True, config=STRICT)
