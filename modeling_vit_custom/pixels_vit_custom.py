@@ -243,12 +243,16 @@ def nearest(length: int, new_length: int) -> Tensor:
 
 
 def multiply_add(pixels: Tensor, scale: Tensor, bias: Tensor, out: Tensor | None = None) -> Tensor:
-    """pixels * scale + bias of (n, C, H, W) in float32, into `out` if given; on the CPU in the thread that calls alone."""
+    """
+    pixels * scale + bias of (n, C, H, W) in float32, into `out` if given. On the CPU picture by picture, each of which fits the
+    cache, and by numpy, which works in the thread that calls: torch's own threads would fight with those that decode.
+    """
     out = torch.empty(pixels.shape, dtype=torch.float32, device=pixels.device) if out is None else out
-    values, pixels, scale, bias = (
-        tensor.numpy() if out.device.type == "cpu" else tensor.to(out.device) for tensor in (out, pixels, scale, bias)
-    )
-    values[...] = pixels
-    values *= scale
-    values += bias
+    if out.device.type != "cpu":
+        return torch.mul(pixels, scale.to(out.device), out=out).add_(bias.to(out.device))
+    scale, bias = scale.numpy(), bias.numpy()
+    for values, levels in zip(out.numpy(), pixels.numpy(), strict=True):
+        values[...] = levels
+        values *= scale
+        values += bias
     return out
