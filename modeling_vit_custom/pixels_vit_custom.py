@@ -17,6 +17,8 @@ from PIL.Image import Resampling
 from torch import Tensor
 from torchvision.transforms.v2 import functional as tvF
 
+from .pictures_vit_custom import WHITE
+
 
 # ITU-R 601, as Pillow makes grey of colours.
 LUMA = (0.299, 0.587, 0.114)
@@ -73,7 +75,7 @@ def pixels_of_array(
     layout: str | None = None,
     is_scaled: bool = False,
     convert: bool = True,
-    background: tuple[int, int, int] = (255, 255, 255),
+    background: tuple[int, int, int] = WHITE,
 ) -> Tensor:
     """
     An array or tensor of one picture, (H, W), (H, W, c) or (c, H, W), or of n, (n, H, W, c) or (n, c, H, W), as

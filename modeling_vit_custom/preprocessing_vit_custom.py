@@ -81,7 +81,7 @@ class Steps:
             array, self.channels, self.layout, self.is_scaled, bool(self.convert), self.background
         )
         pixels = resize(pixels, self.new_shape(*pixels.shape[-2:]), self.resample)
-        return pixels if self.is_scaled else pixels.clamp(0, 255)
+        return pixels if self.is_scaled or pixels.dtype == torch.uint8 else pixels.clamp(0, 255)
 
     def of_file(self, name: str, source: Any) -> Tensor:
         if self.convert:

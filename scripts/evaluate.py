@@ -26,12 +26,12 @@ from tqdm import tqdm
 from transformers.utils.logging import disable_progress_bar as disable_transformers_bar
 
 from scripts.common.data import is_unlabelled, label_names, prepare, row_name
-from scripts.common.errors import UserError, as_user_error, one_line
+from scripts.common.errors import UserError, as_user_error
 from scripts.common.inference import Item, classify
 from scripts.common.recipe import DataRecipe
 from scripts.common.sources import SPLIT_NAMES, open_source
 from scripts.plot import plot_confusion
-from scripts.predict import add_reading_arguments, list_unread, open_classifier, printable
+from scripts.predict import add_reading_arguments, exit_status, open_classifier, printable
 
 
 BINS = 15
@@ -202,7 +202,7 @@ def main(arguments: list[str] | None = None) -> None:
     disable_datasets_bars()
     disable_transformers_bar()
     unread: list[str] = []
-    try:
+    with exit_status(unread):
         with as_user_error(f"--out {options.out}"):
             options.out.mkdir(parents=True, exist_ok=True)
         result = measure(options, unread)
@@ -210,15 +210,7 @@ def main(arguments: list[str] | None = None) -> None:
         with as_user_error(f"--out {options.out}"):
             (options.out / "result.json").write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
             plot_confusion(np.array(result["confusion"]), list(result["classes"]), options.out / "confusion.png")
-    except UserError as error:
-        raise SystemExit(f"error: {one_line(error)}") from error
-    except KeyboardInterrupt as error:
-        raise SystemExit(130) from error
-    finally:
-        list_unread(unread)
-    print(f"\n{options.out / 'result.json'}\n{options.out / 'confusion.png'}")
-    if unread:
-        raise SystemExit(1)
+        print(f"\n{options.out / 'result.json'}\n{options.out / 'confusion.png'}")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -196,17 +197,25 @@ def main(arguments: list[str] | None = None) -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="surrogateescape")
     unread: list[str] = []
-    try:
+    with exit_status(unread):
         predict(options, unread)
+
+
+@contextmanager
+def exit_status(unread: list[str]) -> Iterator[None]:
+    """Ends a command as all that look at pictures do: with the pictures in `unread` listed, and no traceback for what is usual."""
+    try:
+        yield
     except UserError as error:
         raise SystemExit(f"error: {one_line(error)}") from error
-    except BrokenPipeError:  # whoever reads has had enough
+    except BrokenPipeError as error:  # whoever reads has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return
+        raise SystemExit(0) from error
     except KeyboardInterrupt as error:
         raise SystemExit(130) from error
     finally:
-        list_unread(unread)
+        for trouble in unread:
+            print(f"error: {printable(trouble)}", file=sys.stderr)
     if unread:
         raise SystemExit(1)
 
@@ -235,12 +244,6 @@ def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
         help="the most pixels that a picture may have (default: the image processor's; Pillow allows 178,956,970)",
     )
     parser.add_argument("--device", help="where the model runs, such as cpu or cuda:1 (default: the accelerator)")
-
-
-def list_unread(unread: list[str]) -> None:
-    """Says on standard error which pictures could not be read, and why."""
-    for error in unread:
-        print(f"error: {printable(error)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from modeling_vit_custom import ViTCustomImageProcessor
 from modeling_vit_custom.fetching_vit_custom import without_password
 from modeling_vit_custom.preprocessing_vit_custom import map_in_threads
 from scripts.common.augment import Normalise, eval_transform, picture_loader
+from scripts.common.data import threads_per_worker
 from scripts.common.errors import UserError, one_line
 from scripts.common.sources import is_picture
 
@@ -57,12 +58,12 @@ class Pixels:
 class Reader(Dataset):
     """Items to pixels; a picture that can't be read costs nothing but itself."""
 
-    def __init__(self, processor: BaseImageProcessor):
-        self.load, self.transform = picture_loader(processor), eval_transform(processor)
+    def __init__(self, processor: BaseImageProcessor, threads: int | None = None):
+        self.load, self.transform, self.threads = picture_loader(processor), eval_transform(processor), threads
 
     def __getitems__(self, items: list[Item]) -> Pixels:
         outcomes, groups = [], defaultdict(list)
-        for place, (outcome, pixels) in enumerate(map_in_threads(self.read, items)):
+        for place, (outcome, pixels) in enumerate(map_in_threads(self.read, items, threads=self.threads)):
             outcomes.append(outcome)
             if pixels is not None:
                 groups[pixels.shape].append((place, pixels))
@@ -100,9 +101,8 @@ def classify(
     """
     normalise = Normalise(processor) if isinstance(processor, ViTCustomImageProcessor) else nn.Identity()
     normalise.to(model.device)
-    loader = DataLoader(
-        Reader(processor), batch_sampler=batched(items, batch_size), num_workers=workers, collate_fn=as_it_is
-    )
+    reader, chunks = Reader(processor, threads_per_worker(workers)), batched(items, batch_size)
+    loader = DataLoader(reader, batch_sampler=chunks, num_workers=workers, collate_fn=as_it_is)
     for batch in loader:
         for places, pixels in batch.groups:
             logits = model(pixel_values=normalise(pixels.to(model.device))).logits.float().cpu()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from accelerate.state import AcceleratorState
 from PIL import Image
+from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
 from scripts.common.recipe import Recipe, load_recipe
 
@@ -26,6 +27,13 @@ def write_pictures(folder: Path, count: int, seed: int = 0) -> None:
         for index in range(count):
             pixels = random.normal(level, 40, (20, 24, 3)).clip(0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(folder / name / f"{index}.png")
+
+
+def save_vit(folder: Path, **options) -> None:
+    """A tiny classifier of transformers with its image processor."""
+    sizes = {"image_size": 16, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    ViTForImageClassification(ViTConfig(**sizes, intermediate_size=24, **options)).save_pretrained(folder)
+    ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(folder)
 
 
 @pytest.fixture(autouse=True)

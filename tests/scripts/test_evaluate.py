@@ -9,13 +9,12 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.metrics import accuracy_score, f1_score, log_loss, top_k_accuracy_score
-from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
 from modeling_vit_custom import ViTCustomImageProcessor
 from scripts import evaluate
 from scripts.common.sources import open_class_folders
 from scripts.evaluate import calibration_error, share, summarise
-from tests.scripts.conftest import write_pictures
+from tests.scripts.conftest import save_vit, write_pictures
 from tests.tiny import tiny_model
 
 
@@ -145,10 +144,7 @@ def test_a_split_is_the_one_asked_for(model_folder, tmp_path):
 
 
 def test_classes_of_one_name_are_refused(tmp_path):
-    sizes = {"image_size": 16, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = ViTConfig(**sizes, intermediate_size=24, id2label={0: "crane", 1: "dog", 2: "crane"})
-    ViTForImageClassification(config).save_pretrained(tmp_path / "model")
-    ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "model")
+    save_vit(tmp_path / "model", id2label={0: "crane", 1: "dog", 2: "crane"})
     with pytest.raises(SystemExit, match="several classes called 'crane'"):
         evaluate.main([str(tmp_path / "model"), str(tmp_path), "--out", str(tmp_path / "out")])
 

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers import CLIPImageProcessor, ViTConfig, ViTForImageClassification, ViTImageProcessor, pipeline
+from transformers import CLIPImageProcessor, ViTImageProcessor, pipeline
 
 from modeling_vit_custom import ViTCustomImageProcessor, ViTCustomModel
 from scripts import predict
 from scripts.common.inference import Item, Outcome, Reader, classify, find_pictures
+from tests.scripts.conftest import save_vit
 from tests.tiny import tiny_model
 
 
@@ -69,8 +70,7 @@ def test_it_says_what_a_pipeline_says(options, model_folder, pictures, capsys):
 
 
 def test_another_library_s_model_predicts_too(tmp_path, pictures, capsys):
-    sizes = {"image_size": 16, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    ViTForImageClassification(ViTConfig(**sizes, intermediate_size=24, num_labels=3)).save_pretrained(tmp_path)
+    save_vit(tmp_path, num_labels=3)
     ViTImageProcessor(size={"height": 16, "width": 16}, image_mean=[0.1, 0.2, 0.3]).save_pretrained(tmp_path)
     path = str(pictures / "a.png")
     predict.main([str(tmp_path), path, "--json", "--top-k", "2"])
@@ -280,8 +280,7 @@ def test_many_labels_are_independent_and_regression_is_refused(tmp_path, picture
 
 
 def test_a_thin_picture_is_refused_for_another_library_s_processor(tmp_path, pictures, capsys):
-    sizes = {"image_size": 16, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    ViTForImageClassification(ViTConfig(**sizes, intermediate_size=24, num_labels=3)).save_pretrained(tmp_path)
+    save_vit(tmp_path, num_labels=3)
     crop = {"height": 16, "width": 16}
     CLIPImageProcessor(size={"shortest_edge": 224}, crop_size=crop).save_pretrained(tmp_path)
     Image.new("L", (600_000, 1)).save(tmp_path / "thin.png")

@@ -30,7 +30,7 @@ from scripts.common.errors import UserError
 from scripts.common.recipe import load_recipe, read_recipe
 from scripts.common.run_folder import RunFolder, read_log
 from tests.clean_room import run_clean_room
-from tests.scripts.conftest import TINY, write_pictures
+from tests.scripts.conftest import TINY, save_vit, write_pictures
 
 
 RANDOM = ["model.config.drop_path_rate=0.2", "model.config.hidden_dropout_prob=0.1", "run.epochs=3"]
@@ -496,9 +496,7 @@ def test_a_model_for_rgb_can_be_started_from(channels, make_recipe):
 
 
 def test_another_library_s_model_is_not_started_from_for_other_channels(make_recipe, tmp_path):
-    sizes = {"image_size": 16, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    ViTForImageClassification(ViTConfig(**sizes, intermediate_size=24)).save_pretrained(tmp_path / "vit")
-    ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "vit")
+    save_vit(tmp_path / "vit")
     options = [f"model.pretrained={tmp_path / 'vit'}", "model.config.num_channels=1", "model.from_rgb=true"]
     with pytest.raises(UserError, match="ViTForImageClassification cannot change its channels"):
         train.train(make_recipe(*options))
@@ -515,10 +513,7 @@ def test_a_model_that_takes_uint8_trains(make_recipe, pictures_folder):
 
 @pytest.mark.parametrize("problem_type", ["regression", "multi_label_classification"])
 def test_a_model_for_another_problem_is_started_from_as_a_classifier(problem_type, make_recipe, tmp_path):
-    sizes = {"image_size": 16, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = ViTConfig(**sizes, intermediate_size=24, num_labels=2, problem_type=problem_type)
-    ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
-    ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "vit")
+    save_vit(tmp_path / "vit", num_labels=2, problem_type=problem_type)
     run = train.train(make_recipe(f"model.pretrained={tmp_path / 'vit'}"))
     assert json.loads((run.final / "config.json").read_text())["problem_type"] == "single_label_classification"
 
