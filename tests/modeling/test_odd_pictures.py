@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
-from modeling_vit_custom import ViTCustomImageProcessor, fetching_vit_custom
+from modeling_vit_custom import ViTCustomImageProcessor, fetching_vit_custom, load_picture
 from tests.modeling.odd_pictures import CASES, photo, stored
 
 
@@ -68,6 +68,12 @@ def test_a_picture_is_never_changed(tmp_path):
     array = np.array(photo())
     ViTCustomImageProcessor(do_resize=False, do_rescale=False, do_normalize=False)(array).pixel_values[0].fill_(0)
     assert np.array_equal(array, photo())
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_picture_is_turned_once(orientation, tmp_path):
+    path = CASES[f"exif_{orientation}"].make(tmp_path)[0]
+    assert torch.equal(pixels_of(load_picture(load_picture(path))), pixels_of(photo()))
 
 
 def test_settings_of_pillow_stay(tmp_path):

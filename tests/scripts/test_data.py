@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import time
 from collections import Counter
 
 import datasets
@@ -292,6 +293,17 @@ def test_random_transforms_are_a_function_of_seed_epoch_and_row(pictures_folder)
     assert torch.equal(data[0, 4]["pixel_values"], first)
     other_seed = PictureDataset(rows, data.transform, seed=1)
     assert not any(torch.equal(x["pixel_values"], first) for x in (data[1, 4], data[0, 5], other_seed[0, 4]))
+
+
+def test_threads_do_not_share_random_draws(pictures_folder):
+    def slow(picture):
+        drawn = torch.rand(2)
+        time.sleep(0.002)
+        return torch.cat([drawn, torch.rand(2)])
+
+    rows, keys = load(pictures_folder).train, [(0, index) for index in range(20)]
+    one, four = (PictureDataset(rows, slow, threads=count).__getitems__(keys) for count in (1, 4))
+    assert all(torch.equal(a["pixel_values"], b["pixel_values"]) for a, b in zip(one, four, strict=True))
 
 
 def test_mixed_seeds_are_unlike():
