@@ -19,7 +19,7 @@ from scripts.common.recipe import Recipe, field_paths
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "modeling_vit_custom"
 CARRIED = sorted(path for path in PACKAGE.glob("*.py") if path.name != "__init__.py")
-SOURCES = sorted([*PACKAGE.glob("*.py"), *(ROOT / "scripts").rglob("*.py")])
+SOURCES = sorted([*PACKAGE.glob("*.py"), *(ROOT / "conversion").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")])
 ALLOWED = {"torch", "transformers", "huggingface_hub", "torchvision", "PIL", "numpy"}
 
 
@@ -68,6 +68,8 @@ def test_the_wheel_holds_the_package_alone():
 def test_arrows_go_one_way():
     for path in PACKAGE.glob("*.py"):
         assert not re.search(r"^\s*(from|import) (scripts|conversion|tests)\b", path.read_text(), re.MULTILINE)
+    for path in (ROOT / "conversion").rglob("*.py"):
+        assert not re.search(r"^\s*(from|import) (scripts|tests)\b", path.read_text(), re.MULTILINE)
     for path in (ROOT / "scripts").rglob("*.py"):
         assert not re.search(r"^\s*(from|import) tests\b", path.read_text(), re.MULTILINE)
 

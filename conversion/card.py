@@ -1,0 +1,63 @@
+"""The model card of an imported checkpoint."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from huggingface_hub import ModelCard, ModelCardData
+
+from modeling_vit_custom import ViTCustomPreTrainedModel
+
+
+if TYPE_CHECKING:
+    from conversion.convert import Report
+
+
+TEXT = """---
+{metadata}
+---
+
+# {name}
+
+A `vit_custom` model with {parameters:,} parameters, converted from a checkpoint of another library; it computes what that
+library computes.
+
+| | |
+| --- | --- |
+| family | {title} (`{family}`) |
+| source | {files} |
+| size | {size} pixels, patches of {patch} |
+
+```python
+from transformers import AutoImageProcessor, {auto}
+
+model = {auto}.from_pretrained("OWNER/NAME", trust_remote_code=True)
+processor = AutoImageProcessor.from_pretrained("OWNER/NAME", trust_remote_code=True)
+```
+
+`python -m conversion export FOLDER OUT --to {family}` writes it back.
+{notes}
+"""
+
+
+def write_card(path: Path, model: ViTCustomPreTrainedModel, report: "Report", title: str) -> None:
+    """Writes the card: family, the SHA-256 of each source file, size and use."""
+    config = model.config
+    classifies = bool(config.num_labels)
+    data = ModelCardData(
+        library_name="transformers",
+        pipeline_tag="image-classification" if classifies else "image-feature-extraction",
+        tags=[config.model_type],
+    )
+    text = TEXT.format(
+        metadata=data.to_yaml(),
+        name=Path(report.source).stem.replace("\n", " "),
+        parameters=sum(p.numel() for p in model.parameters()),
+        title=title,
+        family=report.family,
+        files="<br>".join(f"`{name}`, SHA-256 `{sha}`" for name, sha in report.sha256.items()),
+        size=config.image_size,
+        patch=config.patch_size,
+        auto="AutoModelForImageClassification" if classifies else "AutoModel",
+        notes="".join(f"\n- {note}" for note in report.notes),
+    )
+    ModelCard(text).save(path)

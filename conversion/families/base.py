@@ -1,0 +1,173 @@
+"""What a family of checkpoints is: how it is recognised, its facts, its table of names and its pixels."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from conversion.errors import ConversionError, FactNeeded
+from conversion.mapping import Shape, Table
+from modeling_vit_custom import VARIANTS, ViTCustomConfig, ViTCustomImageProcessor
+
+
+Facts = dict[str, Any]
+
+IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+HALF = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+CLIP = {
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+BILINEAR, BICUBIC = 2, 3  # Pillow's numbers
+
+
+@dataclass
+class Found:
+    """
+    A state dict that a family claims: names without the prefix, and what came with them.
+
+    `told` are the fields that the person supplied; they win over documented facts, not over what the file says. `live` is
+    the model itself where one was given in place of a file.
+    """
+
+    shapes: Mapping[str, Shape]
+    config: Facts | None = None
+    processor: Facts | None = None
+    told: Facts = field(default_factory=dict)
+    layout: str = ""
+    live: nn.Module | None = None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.shapes
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether there are weights alone, without a configuration or model that says what they are."""
+        return self.config is None and self.live is None
+
+    def has(self, part: str) -> bool:
+        """Whether any name contains `part`."""
+        return any(part in name for name in self.shapes)
+
+    def size(self, name: str, axis: int = 0) -> int:
+        """One side of the tensor `name`, which must be there."""
+        if name not in self.shapes:
+            raise ConversionError(f"{name} is missing in the file")
+        if len(self.shapes[name]) <= axis:
+            raise ConversionError(f"{name} has the shape {self.shapes[name]}")
+        return self.shapes[name][axis]
+
+    def depth(self, before: str) -> int:
+        """Number of blocks `{before}0`, `{before}1`, ...; they must be numbered without gaps."""
+        numbers = {number_at(name, before) for name in self.shapes if name.startswith(before)}
+        depth = len(numbers)
+        if numbers != {str(index) for index in range(depth)} or not depth:
+            raise ConversionError(
+                f"blocks {before}N are numbered {', '.join(sorted(numbers)) or 'not at all'}, not 0, 1, 2, ..."
+            )
+        return depth
+
+    def ask(self, name: str, why: str, default: Any = None) -> Any:
+        """A fact that is not in the file: told, or the family's documented one, or asked for."""
+        if name in self.told:
+            return self.told[name]
+        if default is not None:
+            return default
+        raise FactNeeded(f"{why}; say it with --set {name}=...")
+
+    def heads(self, width: int, inner: int, depth: int) -> int:
+        """The number of heads of a fused projection: that of the named size, or asked for."""
+        named = {row[:3]: row[3] for row in [*VARIANTS.values(), *MORE_SIZES]}
+        why = f"the number of heads is not in the file, and {width} x {inner} x {depth} (width, MLP, blocks) is no named size"
+        return self.ask("num_attention_heads", why, named.get((width, inner, depth)))
+
+    def grid(self, rows: int, patch: tuple[int, int], prefixes: tuple[int, ...]) -> tuple[int, Any]:
+        """
+        How many of the `rows` of a table belong to prefix tokens, of the numbers possible, and the picture's size. Without
+        `--image-size` the grid must be square, as it is in all files of the families.
+        """
+        if "image_size" in self.told:
+            size = self.told["image_size"]
+            height, width = (size, size) if isinstance(size, int) else size
+            fits = [p for p in prefixes if rows - p == height // patch[0] * (width // patch[1])]
+        else:
+            fits = [p for p in prefixes if rows - p > 0 and math.isqrt(rows - p) ** 2 == rows - p]
+            side = math.isqrt(rows - fits[0]) if fits else 0
+            size = side * patch[0] if patch[0] == patch[1] else [side * patch[0], side * patch[1]]
+        if len(fits) != 1:
+            raise FactNeeded(
+                f"a position table of {rows} rows, of which {' or '.join(map(str, prefixes))} belong to prefix tokens, does not "
+                f"tell the size of the picture{' ' + str(self.told['image_size']) if 'image_size' in self.told else ''}; "
+                "say it with --set image_size=HEIGHT,WIDTH"
+            )
+        return fits[0], size
+
+
+def number_at(name: str, before: str) -> str:
+    """The digits of `name` right after `before`."""
+    rest = name[len(before) :]
+    return rest[: next((i for i, c in enumerate(rest) if not c.isdigit()), len(rest))]
+
+
+# (width, MLP, blocks, heads) of sizes that are public but not in VARIANTS; facebookresearch/dinov2 and dinov3, timm, open_clip.
+MORE_SIZES = (
+    (1536, 4096, 40, 24),  # DINOv2 giant
+    (384, 1536, 12, 6),
+    (1024, 4096, 24, 16),
+    (1280, 5120, 32, 20),  # DINOv3 H+
+    (4096, 8192, 40, 32),  # DINOv3 7B
+    (1536, 6144, 40, 16),  # SigLIP 2 g-opt
+)
+
+
+@dataclass(frozen=True)
+class Family:
+    """
+    One format of checkpoint.
+
+    Args:
+        name: As given to `--family` and `--to`.
+        title: What it is, for `conversion list`.
+        reference: The implementation that its tests compare with.
+        anchors: Names that every file of the family has; what stands before them is the prefix.
+        recognise: Whether a state dict with an anchor is of this family.
+        facts: The fields of our configuration that the file says, with what the family documents.
+        table: Our names and theirs, for a configuration and a layout.
+        pixels: Arguments of the image processor for a configuration.
+        layout: Which of several spellings a file has.
+        layouts: The spellings.
+        spelling: The one to write for a configuration where nothing says another; by default the first.
+        asked: Fields that the files don't hold and that may therefore be told.
+        kept: Names (with `*`) that our model has no place for, and that are written back on export.
+        beside: Names (with `*`), outside the prefix, of what isn't the image encoder; left behind.
+        suffix: Of the file that `export` writes: `.npz`, `.pth`, or nothing for a folder.
+        config: The JSON files of a folder format, by name, out of our configuration, processor and record.
+        wrap: The container that the family's own file has.
+        prefix: What stands before the names in the family's own file.
+        bases: Prefixes of an encoder whose heads stand beside it, as `vit.` in transformers; the first is written.
+        heads: Names (with `*`) of those heads.
+    """
+
+    name: str
+    title: str
+    reference: str
+    anchors: tuple[str, ...]
+    recognise: Callable[[Found], bool]
+    facts: Callable[[Found], Facts]
+    table: Callable[[ViTCustomConfig, str], Table]
+    pixels: Callable[[Found, ViTCustomConfig], Facts]
+    layout: Callable[[Found], str] = lambda found: ""
+    layouts: tuple[str, ...] = ("",)
+    spelling: Callable[[ViTCustomConfig], str] | None = None
+    asked: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    suffix: str = ".pth"
+    config: Callable[[ViTCustomConfig, ViTCustomImageProcessor, Facts], dict[str, Facts]] | None = None
+    wrap: str = ""
+    prefix: str = ""
+    bases: tuple[str, ...] = ()
+    heads: tuple[str, ...] = ()
+    labels: Callable[[Found], list[str] | None] = lambda found: None

@@ -1,0 +1,193 @@
+"""The `.pth` files of facebookresearch: DeiT, DINO, DINOv2, DINOv3, MAE and I-JEPA."""
+
+from conversion.families.base import BICUBIC, IMAGENET, Facts, Family, Found
+from conversion.families.torch_names import geometry, names, table_positions
+from conversion.mapping import Table
+from modeling_vit_custom import ViTCustomConfig
+
+
+ANCHORS = ("patch_embed.proj.weight",)
+ASKED = ("num_attention_heads", "image_size", "position_resampling")
+NO_EXTRAS = (
+    "ls1",
+    "gamma_1",
+    "norm_pre",
+    "attn_pool",
+    "reg_token",
+    "register_tokens",
+    "storage_tokens",
+    "q_norm",
+    "w12",
+)
+
+
+def plain(found: Found) -> bool:
+    """A block without LayerScale, registers, gates and the like: DeiT, DINO, MAE, I-JEPA and many models of timm."""
+    return found.is_bare and "blocks.0.attn.qkv.weight" in found and not any(found.has(part) for part in NO_EXTRAS)
+
+
+def pixels(found: Found, config: ViTCustomConfig) -> Facts:
+    """Shorter side to 256 for 224 pixels, in proportion for others, bicubic, centre crop: the evaluation code of all of them."""
+    height, width = (config.image_size,) * 2 if isinstance(config.image_size, int) else config.image_size
+    shorter = min(height, width) * 256 // 224
+    return {
+        **IMAGENET, "resample": BICUBIC, "size": {"shortest_edge": shorter}, "do_center_crop": True,
+        "crop_size": {"height": height, "width": width},
+    }  # fmt: skip
+
+
+def plain_table(config: ViTCustomConfig, layout: str) -> Table:
+    return names(config)
+
+
+def family(name: str, title: str, repository: str, **options) -> Family:
+    """A family with what they have in common."""
+    common = {"anchors": ANCHORS, "table": plain_table, "pixels": pixels, "asked": ASKED}
+    return Family(name=name, title=title, reference=f"facebookresearch/{repository}", **{**common, **options})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# DeiT
+
+
+def deit_facts(found: Found) -> Facts:
+    """models.py, models_v2.py: class token pooled, two heads with a distillation token; DeiT III has LayerScale."""
+    facts = geometry(found, "bicubic")
+    return {**facts, **table_positions(found, facts)}
+
+
+DEIT = family(
+    "deit",
+    "DeiT and DeiT III (.pth)",
+    "deit",
+    recognise=lambda found: (
+        (plain(found) and "head.weight" in found and "norm.weight" in found and "cls_token" in found)
+        or (found.is_bare and "blocks.0.gamma_1" in found and "pos_embed" in found and "head.weight" in found)
+    ),
+    facts=deit_facts,
+    layout=lambda found: "deit3" if "blocks.0.gamma_1" in found else "deit",
+    layouts=("deit", "deit3"),
+    spelling=lambda config: "deit" if config.layerscale_value is None else "deit3",
+    table=lambda config, layout: names(config, scales=("gamma_1", "gamma_2")),
+    wrap="model",
+)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# DINO, DINOv2, DINOv3
+
+
+def dino_facts(found: Found) -> Facts:
+    """vision_transformer.py: bicubic with 0.1 added to the target grid, no head."""
+    facts = geometry(found, "bicubic_offset")
+    return {**facts, **table_positions(found, facts)}
+
+
+DINO = family(
+    "dino",
+    "DINO (.pth)",
+    "dino",
+    recognise=lambda found: (
+        plain(found) and "cls_token" in found and "head.weight" not in found and "norm.weight" in found
+    ),
+    facts=dino_facts,
+)
+
+
+def dinov2_facts(found: Found) -> Facts:
+    """hub/backbones.py: the offset of DINO, but antialias and no offset with registers, which have no positions."""
+    facts = geometry(found, "bicubic_antialias" if "register_tokens" in found else "bicubic_offset")
+    return {**facts, **table_positions(found, facts)}
+
+
+DINOV2 = family(
+    "dinov2",
+    "DINOv2, with and without registers (.pth)",
+    "dinov2",
+    recognise=lambda found: (
+        found.is_bare and "mask_token" in found and "pos_embed" in found and found.has(".ls1.gamma")
+    ),
+    facts=dinov2_facts,
+    table=lambda config, layout: names(config, "register_tokens", gated="mlp.w12"),
+    kept=("mask_token",),
+)
+
+
+def dinov3_facts(found: Found) -> Facts:
+    """models/vision_transformer.py: rotation, registers after the class token, eps 1e-5, a key bias that is masked away."""
+    facts = geometry(found, "bicubic")
+    return {
+        **facts,
+        "key_bias": False,
+        "layer_norm_eps": 1e-5,
+        "position_embedding": "rope_2d",
+        "rope_theta": found.ask("rope_theta", "", 100.0),
+        "image_size": found.ask("image_size", "", 224 // patch(facts) * patch(facts)),
+    }
+
+
+def patch(facts: Facts) -> int:
+    size = facts["patch_size"]
+    return size if isinstance(size, int) else max(size)
+
+
+DINOV3 = family(
+    "dinov3",
+    "DINOv3 ViT (.pth)",
+    "dinov3",
+    recognise=lambda found: found.is_bare and "storage_tokens" in found and "rope_embed.periods" in found,
+    facts=dinov3_facts,
+    table=lambda config, layout: names(config, "storage_tokens", gated="mlp.w1"),
+    asked=("num_attention_heads", "image_size", "rope_theta"),
+    kept=("mask_token", "rope_embed.periods", "local_cls_norm.*", "blocks.*.attn.qkv.bias_mask"),
+)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# MAE, I-JEPA
+
+
+def mae_facts(found: Found) -> Facts:
+    """models_mae.py, models_vit.py: stored sin-cos table; fine-tuned, the mean of the patches and then `fc_norm`."""
+    facts = geometry(found, "bicubic")
+    pooled = {"pooling": "mean", "final_norm": "pooled"} if "fc_norm.weight" in found else {}
+    return {**facts, **table_positions(found, facts), **pooled}
+
+
+MAE = family(
+    "mae",
+    "MAE: encoder and fine-tuned (.pth)",
+    "mae",
+    recognise=lambda found: (
+        plain(found) and "cls_token" in found and ("fc_norm.weight" in found) == ("head.weight" in found)
+    ),
+    facts=mae_facts,
+    kept=(
+        "mask_token",
+        "decoder_embed.*",
+        "decoder_pos_embed",
+        "decoder_blocks.*",
+        "decoder_norm.*",
+        "decoder_pred.*",
+    ),
+    wrap="model",
+)
+
+
+def ijepa_facts(found: Found) -> Facts:
+    """src/models/vision_transformer.py: no class token; the mean of the normed patches."""
+    facts = geometry(found, "bicubic")
+    return {**facts, **table_positions(found, facts), "pooling": "mean"}
+
+
+IJEPA = family(
+    "ijepa",
+    "I-JEPA (.pth)",
+    "ijepa",
+    recognise=lambda found: (
+        plain(found) and "cls_token" not in found and "pos_embed" in found and "head.weight" not in found
+    ),
+    facts=ijepa_facts,
+    wrap="target_encoder",
+    prefix="module.",
+)

@@ -1,0 +1,77 @@
+"""torchvision's `vit_*`."""
+
+from conversion.families.base import BICUBIC, BILINEAR, IMAGENET, Facts, Family, Found
+from conversion.families.torch_names import POSITION_ROWS, QKV, flat_positions
+from conversion.mapping import IN_PROJ, PARAMETER, Table, Their
+from modeling_vit_custom import ViTCustomConfig
+
+
+BLOCK = "encoder.layers.encoder_layer_"
+OLD, NEW = ("mlp.linear_1", "mlp.linear_2"), ("mlp.0", "mlp.3")
+
+
+def facts_of(found: Found) -> Facts:
+    """vision_transformer.py; the table is resized by `interpolate_embeddings`, bicubic with corners aligned."""
+    width, channels, patch_height, patch_width = (found.size("conv_proj.weight", axis) for axis in range(4))
+    depth, fc1 = found.depth(BLOCK), (OLD if found.layout == "old" else NEW)[0]
+    inner = found.size(f"{BLOCK}0.{fc1}.weight")
+    _, size = found.grid(found.size("encoder.pos_embedding", 1), (patch_height, patch_width), (1,))
+    return {
+        "image_size": size,
+        "patch_size": patch_height if patch_height == patch_width else [patch_height, patch_width],
+        "num_channels": channels,
+        "hidden_size": width,
+        "num_hidden_layers": depth,
+        "num_attention_heads": found.heads(width, inner, depth),
+        "intermediate_size": inner,
+        "position_resampling": "bicubic_align_corners",
+        "representation_size": found.size("heads.pre_logits.weight") if "heads.pre_logits.weight" in found else None,
+        "num_labels": found.size("heads.head.weight") if "heads.head.weight" in found else 0,
+    }
+
+
+def table(config: ViTCustomConfig, layout: str) -> Table:
+    fc1, fc2 = OLD if layout == "old" else NEW
+    return {
+        "embeddings.cls_token": Their("class_token", PARAMETER),
+        POSITION_ROWS: Their("encoder.pos_embedding", PARAMETER, join_op=flat_positions(config)),
+        "embeddings.patch_embeddings.projection": "conv_proj",
+        "layers.{i}.norm1": f"{BLOCK}{{i}}.ln_1",
+        QKV: Their(f"{BLOCK}{{i}}.self_attention.in_proj", IN_PROJ),
+        "layers.{i}.attention.o_proj": f"{BLOCK}{{i}}.self_attention.out_proj",
+        "layers.{i}.norm2": f"{BLOCK}{{i}}.ln_2",
+        "layers.{i}.ffn.fc1": f"{BLOCK}{{i}}.{fc1}",
+        "layers.{i}.ffn.fc2": f"{BLOCK}{{i}}.{fc2}",
+        "norm": "encoder.ln",
+        "pooler.pre_logits.0": "heads.pre_logits",
+        "classifier": "heads.head",
+    }
+
+
+def pixels(found: Found, config: ViTCustomConfig) -> Facts:
+    """The weights' `transforms()`: 224 is cropped out of 256, bilinear; SWAG's 384, 512 and 518 are bicubic and not cropped."""
+    size = config.image_size if isinstance(config.image_size, int) else min(config.image_size)
+    height, width = (size, size) if isinstance(config.image_size, int) else config.image_size
+    swag = size > 224
+    return {
+        **IMAGENET,
+        "resample": BICUBIC if swag else BILINEAR,
+        "size": {"shortest_edge": size if swag else size * 256 // 224},
+        "do_center_crop": True,
+        "crop_size": {"height": height, "width": width},
+    }
+
+
+TORCHVISION = Family(
+    name="torchvision",
+    title="torchvision vit_* (.pth)",
+    reference="torchvision",
+    anchors=("conv_proj.weight",),
+    recognise=lambda found: "class_token" in found and found.has(f"{BLOCK}0."),
+    facts=facts_of,
+    table=table,
+    pixels=pixels,
+    layout=lambda found: "old" if found.has(OLD[0]) else "new",
+    layouts=("new", "old"),
+    asked=("num_attention_heads", "image_size", "position_resampling"),
+)

@@ -1,0 +1,190 @@
+"""Finding the image encoder in a source: what is given, which state dict, which prefix, which family."""
+
+import hashlib
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+from torch import nn
+
+from conversion.errors import ConversionError
+from conversion.families import FAMILIES, Family
+from conversion.families.base import Facts, Found
+from conversion.folders import open_folder, read_json
+from conversion.sources import open_weights
+from conversion.weights import Containers, Weights
+
+
+# What wrappers put before a name, in any order.
+WRAPPERS = {
+    "module", "_orig_mod", "model", "backbone", "encoder", "visual", "trunk", "teacher", "student", "net", "params", "opt",
+    "target", "img", "vision_model", "vision_tower", "image_encoder", "base_model", "vit", "ema",
+}  # fmt: skip
+# Files of a Hub repository that say something about the weights.
+HUB_FILES = ["*.json", "*.safetensors", "*.bin", "*.npz", "*.pth", "*.pt"]
+
+
+@dataclass
+class Source:
+    """A file or folder: its state dicts, the files they are in, and the tables of JSON beside them."""
+
+    path: Path
+    name: str
+    containers: Containers
+    files: list[Path]
+    config: Facts | None = None
+    processor: Facts | None = None
+    live: nn.Module | None = None
+
+    def sha256(self) -> dict[str, str]:
+        """The SHA-256 of each file, by its name."""
+        return {path.name: digest(path) for path in self.files}
+
+
+def digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def open_source(source: str | Path | nn.Module) -> Source:
+    """
+    A file, a folder, the name of a Hub repository, which is downloaded or taken out of the cache, or a live model.
+
+    Raises:
+        `ConversionError`: if there is no such thing, or it is not what it should be.
+    """
+    if isinstance(source, nn.Module):
+        name = type(source).__name__
+        state = {n: (t.shape, t.dtype, t.detach().clone) for n, t in source.state_dict().items()}
+        return Source(Path(name), name, {"": Weights(Path(name), state)}, [], live=source)
+    path = Path(source).expanduser()
+    if path.is_file():
+        return Source(path, path.name, open_weights(path), [path])
+    if not path.exists():
+        path = hub_folder(str(source))
+    containers, files = open_folder(path)
+    names = ("config.json", "preprocessor_config.json", "open_clip_config.json")
+    tables = {name: read_json(path / name) for name in names if (path / name).exists()}
+    config = tables.get("config.json") or tables.get("open_clip_config.json")
+    return Source(path, Path(source).name, containers, files, config, tables.get("preprocessor_config.json"))
+
+
+def hub_folder(name: str) -> Path:
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise ConversionError(f"{name} is neither a file nor a folder")
+    try:
+        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ConversionError(f"{name} is no file or folder here, and the Hub does not give it: {reason}") from error
+
+
+@dataclass
+class Place:
+    """
+    Where an image encoder was found: state dict, prefix of its names (with `base`, which heads stand outside of), family.
+
+    `names` gives the full name of each tensor; `beside` are the others.
+    """
+
+    family: Family
+    container: str
+    prefix: str
+    base: str
+    weights: Weights
+    names: dict[str, str]
+    found: Found
+    beside: list[str]
+
+    @property
+    def where(self) -> str:
+        """For a message."""
+        return (
+            f"{self.family.name} under {self.container or 'the top'}{f', prefix {self.prefix}' if self.prefix else ''}"
+        )
+
+
+def locate(source: Source, family: str | None, weights: str | None, told: Facts) -> Place:
+    """
+    The one image encoder of `source`.
+
+    Raises:
+        `ConversionError`: if there is none, or there are several and neither `family` nor `weights` chooses one.
+    """
+    if family is not None and family not in FAMILIES:
+        raise ConversionError(f"unknown family {family!r}; known: {', '.join(FAMILIES)}")
+    containers = source.containers
+    if weights is not None:
+        if weights not in containers:
+            raise ConversionError(
+                f"{source.path} has no weights {weights!r}; it has {', '.join(map(repr, containers))}"
+            )
+        containers = {weights: containers[weights]}
+    places = [
+        place
+        for container, state in containers.items()
+        for candidate in FAMILIES.values()
+        if family in (None, candidate.name)
+        for place in places_in(source, container, state, candidate, told)
+    ]
+    if not places:
+        total = sum(len(state.shapes) for state in containers.values())
+        some = [name for state in containers.values() for name in state.shapes][:6]
+        raise ConversionError(
+            f"{source.path} is no {family or 'plain ViT of a known family'}: 0 of {total} keys matched (such as {', '.join(some)}); "
+            "`python -m conversion list` says what is read"
+        )
+    by_family = {place.family.name: place for place in places}
+    by_weights = {(place.container, place.prefix): place for place in places}
+    if len(by_weights) > 1:
+        raise ConversionError(
+            f"{source.path} holds several image encoders: {'; '.join(place.where for place in places)}; choose with --weights"
+        )
+    if len(by_family) > 1:
+        raise ConversionError(
+            f"{source.path} has the names of several families, which differ in facts that are not in the file: choose with "
+            f"--family {' or '.join(by_family)}"
+        )
+    return places[0]
+
+
+def places_in(source: Source, container: str, state: Weights, family: Family, told: Facts) -> list[Place]:
+    """The encoders of `family` in one state dict, one for each prefix."""
+    places, prefixes = [], set()
+    for anchor in family.anchors:
+        prefixes |= {name.removesuffix(anchor) for name in state.shapes if name.endswith(anchor)}
+    for prefix in sorted(prefixes):
+        base = next((base for base in family.bases if prefix.endswith(base)), "")
+        outer = prefix.removesuffix(base)
+        if not is_wrapper(outer, family):
+            continue
+        names = {name.removeprefix(prefix): name for name in state.shapes if name.startswith(prefix)}
+        heads = {name.removeprefix(outer): name for name in state.shapes if name.startswith(outer)}
+        names |= {name: full for name, full in heads.items() if base and belongs(name, family.heads)}
+        shapes = {name: state.shapes[full] for name, full in names.items()}
+        found = Found(shapes, source.config, source.processor, told, live=source.live)
+        if family.recognise(found):
+            found.layout = family.layout(found)
+            used = set(names.values())
+            beside = [name for name in state.shapes if name not in used]
+            places.append(Place(family, container, outer, base, state, names, found, beside))
+    return places
+
+
+def is_wrapper(prefix: str, family: Family) -> bool:
+    """Whether `prefix` is nothing, the family's own, or made of what wrappers put before a name."""
+    parts = [part for part in prefix.replace("/", ".").split(".") if part]
+    return prefix in ("", family.prefix) or (prefix[-1] in "./" and all(part in WRAPPERS for part in parts))
+
+
+def belongs(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether `name` is one of `patterns`, in which `*` stands for anything."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def without_wrappers(name: str) -> str:
+    """`module.text.x` as `text.x`."""
+    while name.partition(".")[0] in ("module", "_orig_mod"):
+        name = name.partition(".")[2]
+    return name

@@ -1,0 +1,174 @@
+"""
+Readers of checkpoint files that believe nothing: what a file claims is compared with its size before memory is taken for it,
+and nothing in it is run.
+
+A reader knows names, shapes and types at once and reads a tensor when asked, into memory of its own.
+"""
+
+import json
+import math
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from conversion import pth
+from conversion.errors import ConversionError
+from conversion.mapping import Shape
+from conversion.weights import Containers, Weights
+
+
+SAFETENSORS_TYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
+MAX_HEADER = 100_000_000  # bytes, of safetensors itself
+HEAD_OF_LFS = b"version https://git-lfs"
+
+
+def open_weights(path: Path) -> Containers:
+    """
+    The state dicts of a file, whose format is told by its first bytes.
+
+    Raises:
+        `ConversionError`: for a file of no known format, a damaged one, and one that would run code.
+    """
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        head = file.read(32)
+    if not head:
+        raise ConversionError(f"{path} is empty; download it again")
+    if head.startswith(HEAD_OF_LFS):
+        raise ConversionError(f"{path} is a pointer of Git LFS, not the file itself; run `git lfs pull`")
+    if head.startswith(b"PK"):
+        return open_zip(path)
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= max(MAX_HEADER, size):
+        return {"": open_safetensors(path)}
+    if head[:1] == b"\x80":
+        return pth.open_torch(path)
+    if path.suffix == ".safetensors":
+        return {"": open_safetensors(path)}
+    raise ConversionError(f"{path} is no safetensors, .pth or .npz file (it begins with {head[:8]!r})")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# safetensors
+
+
+def open_safetensors(path: Path) -> Weights:
+    """A safetensors file; its own library checks the header."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            list(file.keys())
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ConversionError(f"{path} is no whole safetensors file: {error}") from error
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    entries = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            dtype = SAFETENSORS_TYPES.get(entry["dtype"])
+            reader = bytes_reader(path, 8 + length + begin, end - begin, dtype or torch.uint8, entry["shape"])
+            entries[name] = (entry["shape"], dtype or entry["dtype"], reader)
+    return Weights(path, entries)
+
+
+def bytes_reader(path: Path, start: int, length: int, dtype: torch.dtype, shape: list[int]) -> Callable[[], Tensor]:
+    def read() -> Tensor:
+        tensor = torch.empty(shape, dtype=dtype)
+        with open(path, "rb") as file:
+            file.seek(start)
+            if length and file.readinto(tensor.view(-1).view(torch.uint8).numpy()) != length:
+                raise ConversionError(f"{path} ends too early")
+        return tensor
+
+    return read
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Zip archives: .npz of numpy, .pth of torch, archives of TorchScript
+
+
+def open_zip(path: Path) -> Containers:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError) as error:
+        raise ConversionError(f"{path} is cut short or damaged: {error}") from error
+    names = [member.filename for member in members]
+    if any(name.endswith("data.pkl") for name in names):
+        claimed = sum(member.file_size for member in members)
+        if claimed > path.stat().st_size or any(member.compress_type != zipfile.ZIP_STORED for member in members):
+            raise ConversionError(
+                f"{path} claims {claimed:,} bytes but has {path.stat().st_size:,}; torch compresses nothing"
+            )
+        if any(name.endswith("constants.pkl") for name in names):
+            return pth.open_torchscript(path)
+        return pth.open_torch(path)
+    if names and all(name.endswith(".npy") for name in names):
+        return {"": open_npz(path, members)}
+    raise ConversionError(f"{path} is a zip archive, but of neither torch nor numpy")
+
+
+def open_npz(path: Path, members: list[zipfile.ZipInfo]) -> Weights:
+    entries = {}
+    for member in members:
+        name = member.filename.removesuffix(".npy")
+        if name in entries:
+            raise ConversionError(f"{path} holds {name} twice")
+        with zipfile.ZipFile(path) as archive, archive.open(member) as file:
+            try:
+                shape, fortran, dtype = npy_header(file)
+            except (ValueError, EOFError, zipfile.BadZipFile, SyntaxError) as error:
+                raise ConversionError(f"{path}: {name} is no numpy array: {error}") from error
+        if dtype.hasobject:
+            raise ConversionError(f"{path}: {name} holds Python objects, which could run code; refused")
+        if math.prod(shape) * dtype.itemsize + 10 > member.file_size or member.file_size > 1100 * max(
+            1, member.compress_size
+        ):
+            raise ConversionError(
+                f"{path}: {name} claims {math.prod(shape) * dtype.itemsize:,} bytes that are not there"
+            )
+        entries[name] = (shape, torch_type(dtype), npy_reader(path, member, shape, fortran, dtype))
+    return Weights(path, entries)
+
+
+def npy_header(file: Any) -> tuple[Shape, bool, np.dtype]:
+    version = np.lib.format.read_magic(file)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in readers:
+        raise ValueError(f"version {version} of the format")
+    return readers[version](file)
+
+
+def torch_type(dtype: np.dtype) -> torch.dtype | str:
+    """The type of the tensor; two raw bytes are a bfloat16 of JAX."""
+    names = {"|V2": torch.bfloat16, "<f2": torch.float16, "<f4": torch.float32, "<f8": torch.float64}
+    return names.get(dtype.str, str(dtype))
+
+
+def npy_reader(
+    path: Path, member: zipfile.ZipInfo, shape: Shape, fortran: bool, dtype: np.dtype
+) -> Callable[[], Tensor]:
+    def read() -> Tensor:
+        array = np.empty(math.prod(shape), dtype=np.uint16 if dtype.str == "|V2" else dtype)
+        buffer = memoryview(array.view(np.uint8))
+        try:
+            with zipfile.ZipFile(path) as archive, archive.open(member) as file:
+                npy_header(file)
+                got = 0
+                while got < len(buffer) and (count := file.readinto(buffer[got:])):
+                    got += count
+        except (zipfile.BadZipFile, EOFError, ValueError, OSError) as error:
+            raise ConversionError(f"{path} is damaged at {member.filename}: {error}") from error
+        if got < len(buffer):
+            raise ConversionError(f"{path}: {member.filename} ends too early")
+        array = array.reshape(shape, order="F" if fortran else "C")
+        tensor = torch.from_numpy(np.ascontiguousarray(array).reshape(shape))
+        return tensor.view(torch.bfloat16) if dtype.str == "|V2" else tensor
+
+    return read

@@ -1,0 +1,43 @@
+"""What a reader gives: names, shapes and types at once, the numbers when asked for."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from conversion.errors import ConversionError
+from conversion.mapping import Shape
+
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class Weights:
+    """The tensors of one state dict: `shapes` and `dtypes` at once, the numbers by `read`."""
+
+    def __init__(self, path: Path, entries: Mapping[str, tuple[Shape, torch.dtype, Callable[[], Tensor]]]):
+        self.path = path
+        self.shapes = {name: tuple(shape) for name, (shape, _, _) in entries.items()}
+        self.dtypes = {name: dtype for name, (_, dtype, _) in entries.items()}
+        self._readers = {name: reader for name, (_, _, reader) in entries.items()}
+
+    def read(self, name: str) -> Tensor:
+        """
+        The tensor; of a file that lay in memory it is given away.
+
+        Raises:
+            `ConversionError`: if it is no floating-point tensor or not finite.
+        """
+        if self.dtypes[name] not in FLOATS:
+            raise ConversionError(
+                f"{self.path}: {name} is {self.dtypes[name]}; weights must be floating-point numbers"
+            )
+        tensor = self._readers[name]()
+        if not tensor.isfinite().all():
+            raise ConversionError(f"{self.path}: {name} holds values that are not finite (NaN or infinity)")
+        return tensor
+
+
+Containers = dict[str, Weights]
+"""State dicts by the place they have in a file: `""` where the file is one, `"model"`, `"teacher"`, ..."""
