@@ -169,7 +169,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.command == "list":
             return list_families() or 0
         return commands[options.command](options) or 0
-    except ConversionError as error:
+    except (ConversionError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 

@@ -43,8 +43,11 @@ def export_checkpoint(folder: str | Path, out: str | Path, to: str, layout: str 
     if not folder.is_dir():
         raise ConversionError(f"{folder} is no folder; give one that was imported or saved")
     weights = open_folder(folder)[0][""]
-    config = ViTCustomConfig.from_pretrained(folder)
-    processor = ViTCustomImageProcessor.from_pretrained(folder)
+    try:
+        config = ViTCustomConfig.from_pretrained(folder)
+        processor = ViTCustomImageProcessor.from_pretrained(folder) if family.config else None
+    except (OSError, ValueError) as error:
+        raise ConversionError(f"{folder}: {' '.join(str(error).split())}") from error
     record = read_json(folder / RECORD) if (folder / RECORD).exists() else {}
     record = record if record.get("family") == to else {}
     usual = family.spelling(config) if family.spelling else family.layouts[0]

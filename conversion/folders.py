@@ -4,7 +4,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,11 @@ from conversion.weights import Containers, Weights
 
 
 MAX_JSON = 50_000_000  # bytes
-WHOLE = ("model.safetensors", "open_clip_model.safetensors", "pytorch_model.bin", "open_clip_pytorch_model.bin")
-INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+INDEX = ".index.json"
+FILES = (  # the first that is there is read
+    "model.safetensors", "open_clip_model.safetensors", "model.safetensors" + INDEX,
+    "pytorch_model.bin", "open_clip_pytorch_model.bin", "pytorch_model.bin" + INDEX,
+)  # fmt: skip
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -41,21 +44,30 @@ def open_folder(folder: Path) -> tuple[Containers, list[Path]]:
     Raises:
         `ConversionError`: for no weights, missing shards, and an index that leads out of the folder.
     """
-    for name in WHOLE:
+    for name in FILES:
         if (folder / name).exists() or (folder / name).is_symlink():
-            return open_weights(existing(folder / name)), [folder / name]
-    for name in INDICES:
-        if (folder / name).exists():
-            return open_shards(folder, name)
-    adapter = (
-        " (an adapter alone: merge it into its base model first)" if (folder / "adapter_config.json").exists() else ""
-    )
-    raise ConversionError(f"{folder} holds none of {', '.join(WHOLE + INDICES)}{adapter}")
+            path = inside(folder, name)
+            return open_shards(folder, name) if name.endswith(INDEX) else (open_weights(path), [path])
+    has_adapter = (folder / "adapter_config.json").exists()
+    adapter = " (an adapter alone: merge it into its base model first)" if has_adapter else ""
+    raise ConversionError(f"{folder} holds none of {', '.join(FILES)}{adapter}")
 
 
-def existing(path: Path) -> Path:
+def inside(folder: Path, name: str) -> Path:
+    """
+    The file `name` of `folder`. A link may lead to a file of the folder and, in the cache of the Hub, to its blobs.
+
+    Raises:
+        `ConversionError`: if there is no such file, or if it is elsewhere.
+    """
+    path = folder / name
     if not path.is_file():
-        raise ConversionError(f"{path} leads to no file")
+        raise ConversionError(f"{path} {'is a link that leads to no' if path.is_symlink() else 'is no'} file")
+    real, home = path.resolve(), folder.resolve()
+    repository = next((parent.parent for parent in home.parents if parent.name == "snapshots"), None)
+    stores = [repository / "blobs", repository.parent / "blobs"] if repository else []  # the second is of all
+    if not any(real.is_relative_to(place) for place in [home, *stores]):
+        raise ConversionError(f"{path} is a link that leads out of the folder, to {real}; refused")
     return path
 
 
@@ -63,23 +75,29 @@ def open_shards(folder: Path, index: str) -> tuple[Containers, list[Path]]:
     table = read_json(folder / index).get("weight_map")
     if not isinstance(table, dict) or not table or not all(isinstance(value, str) for value in table.values()):
         raise ConversionError(f"{folder / index} has no weight_map of names and files")
-    shards = {}
+    shards, present = {}, set(os.listdir(folder))
     for name in sorted(set(table.values())):
         if os.path.basename(name) != name or name in ("", ".", "..") or "\\" in name:
             raise ConversionError(f"{folder / index} names {name!r}, which leads out of the folder; refused")
-        if not (folder / name).is_file():
-            raise ConversionError(f"{folder / index} names {name}, which is missing")
-        (shards[name],) = open_weights(folder / name).values()
+        if name not in present:
+            raise ConversionError(f"{folder / index} names {name!r}, which is missing")
+        shards[name] = only(open_weights(inside(folder, name)), folder / name)
     entries = {}
     for tensor, name in table.items():
-        if tensor not in shards[name].shapes:
-            raise ConversionError(f"{folder / index} says that {tensor} is in {name}, but it is not")
         shard = shards[name]
+        if tensor not in shard.shapes:
+            raise ConversionError(f"{folder / index} says that {tensor} is in {name}, but it is not")
         entries[tensor] = (shard.shapes[tensor], shard.dtypes[tensor], lambda s=shard, t=tensor: s.read(t))
-    stray = sorted({t for shard in shards.values() for t in shard.shapes} - set(table))
+    stray = [f"{t} of {name}" for name, shard in shards.items() for t in shard.shapes if table.get(t) != name]
     if stray:
-        raise ConversionError(f"{folder / index} does not list {', '.join(stray[:8])}, which the shards hold")
+        raise ConversionError(f"{folder / index} does not list {', '.join(stray[:8])}")
     return {"": Weights(folder, entries)}, [folder / name for name in shards]
+
+
+def only(containers: Containers, path: Path) -> Weights:
+    if len(containers) != 1:
+        raise ConversionError(f"{path} is no shard: it holds {len(containers)} state dicts ({', '.join(containers)})")
+    return next(iter(containers.values()))
 
 
 @contextmanager
@@ -92,8 +110,18 @@ def whole_or_nothing(target: Path) -> Iterator[Path]:
     """
     if target.exists() or target.is_symlink():
         raise ConversionError(f"{target} exists already; choose another name or remove it")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="tmp-") as room:
-        written = Path(room) / target.name
-        yield written
-        written.replace(target)
+    parents = [parent for parent in target.parents if not parent.exists()]
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConversionError(f"{target} cannot be written: {error}") from error
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix="tmp-") as room:
+            written = Path(room) / target.name
+            yield written
+            written.replace(target)
+    except BaseException:
+        with suppress(OSError):  # another may be in use by now
+            for parent in parents:
+                parent.rmdir()
+        raise

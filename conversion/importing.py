@@ -1,6 +1,9 @@
 """The way in: a checkpoint of any family as our model, and the Hub folder that holds it."""
 
 import json
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from conversion.card import write_card
+from conversion.changing import change
 from conversion.errors import ConversionError
 from conversion.families import FAMILIES, Family
 from conversion.families.base import Facts, Found
@@ -24,10 +28,12 @@ from modeling_vit_custom import (
     ViTCustomModel,
     ViTCustomPreTrainedModel,
 )
-from modeling_vit_custom.positions_vit_custom import resample_grid
 
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
+
+
+MOST = {"num_labels": 100_000, "num_hidden_layers": 1000}  # beyond any ViT; a small packed file can claim more
 
 
 @dataclass
@@ -55,13 +61,17 @@ def plan_import(source: Source, request: Request) -> Plan:
     fields, of_processor = request.split()
     place = locate(source, request.family, request.weights, request.set)
     family, found = place.family, place.found
-    strangers = [n for n in place.beside if not belongs(without_wrappers(n), family.beside)]
+    beside = [name for name in place.beside if name not in set(place.siblings)]
+    strangers = [n for n in beside if not belongs(without_wrappers(n), family.beside)]
     if strangers:
         raise ConversionError(
             f"{source.path}: beside the image encoder ({place.where}) there are {len(strangers)} tensors that no part of the "
             f"family has, such as {', '.join(strangers[:6])}"
         )
     facts = family.facts(found)
+    for name, most in MOST.items():
+        if (facts.get(name) or 0) > most:
+            raise ConversionError(f"{source.path} claims {name}={facts[name]:,}; more than {most:,} are not read")
     dropped = []
     if request.drop_head and facts.get("num_labels"):
         dropped = [name for name in found.shapes if name in head_names(family, found, facts)]
@@ -99,7 +109,7 @@ def configuration(
                 f"--set {name}={value}: the file says {facts.get(name, 'otherwise')}; what it says cannot be set"
                 f" (can be told: {', '.join(family.asked)})"
             )
-    labels = request.labels or family.labels(found)
+    labels = family.labels(found) if request.labels is None or request.num_labels else request.labels
     classes = facts.pop("num_labels", 0)
     if labels is not None and classes and len(labels) != classes:
         raise ConversionError(f"the head has {classes} outputs but there are {len(labels)} labels")
@@ -164,19 +174,61 @@ def import_checkpoint(source: str | Path | nn.Module, **request: Any) -> Importe
     Raises:
         `ConversionError`: if anything is missing, left over, unsafe or not known, naming it.
     """
-    request = Request(**request)
     opened = open_source(source)
-    plan = plan_import(opened, request)
+    with hashed(opened) as sha256:
+        imported = convert(opened, Request(**request))
+        imported.report.sha256 = sha256.result()
+    return imported
+
+
+def import_to_folder(source: str | Path, out: str | Path, max_shard_size: str = "5GB", **request: Any) -> Report:
+    """
+    `import_checkpoint`, written as a Hub folder, which `export_checkpoint` takes: weights, configuration, image processor, code,
+    card, and the record of where it came from.
+    """
+    with whole_or_nothing(Path(out).expanduser()) as folder:
+        opened = open_source(source)
+        with hashed(opened) as sha256:
+            model, processor, report = convert(opened, Request(**request))
+            model.save_pretrained(folder, max_shard_size=max_shard_size)
+            processor.save_pretrained(folder)
+            report.sha256 = sha256.result()
+        if report.kept:
+            kept = {name: tensor.contiguous() for name, tensor in report.kept.items()}
+            save_file(kept, folder / KEPT, {"format": "pt"})
+        (folder / RECORD).write_text(json.dumps(report.as_json(), indent=2) + "\n")
+        write_card(folder / "README.md", model, report, FAMILIES[report.family].title)
+    return report
+
+
+@contextmanager
+def hashed(source: Source) -> Iterator[Future[dict[str, str]]]:
+    """The hashes of the files of `source`, made beside what else is done; that takes about as long."""
+    with ThreadPoolExecutor(1) as beside:
+        yield beside.submit(source.sha256)
+
+
+def convert(source: Source, request: Request) -> Imported:
+    """A source as our model."""
+    plan = plan_import(source, request)
+    report = report_of(plan, request, read_into_model(plan, request))
+    change(plan.model, request, report)
+    processor = build_processor(plan.place.family, plan.place.found, plan.model.config, request.split()[1])
+    return Imported(plan.model, processor, report)
+
+
+def read_into_model(plan: Plan, request: Request) -> dict[str, Tensor]:
+    """Fills the model; returns what is kept beside it."""
     place, prefix = plan.place, "vit." if plan.config.num_labels else ""
-    for name, tensor in to_ours(plan.rows, lambda name: place.weights.read(place.names[name])):
+
+    def read(name: str) -> Tensor:
+        return place.weights.read(place.names[name])
+
+    for name, tensor in to_ours(plan.rows, read):
         tensor = tensor.to(DTYPES[request.dtype]) if request.dtype else tensor
         fill(plan.model, name if name.partition(".")[0] in HEADS else prefix + name, tensor)
-    report = report_of(plan, request)
-    report.kept = {name: place.weights.read(place.names[name]) for name in plan.kept}
     plan.model.config.dtype = common_dtype(plan.model)
-    change(plan.model, request, report)
-    processor = build_processor(place.family, place.found, plan.model.config, request.split()[1])
-    return Imported(plan.model, processor, report)
+    return {name: read(name) for name in plan.kept}
 
 
 HEADS = ("classifier", "distillation_classifier")
@@ -196,12 +248,11 @@ def common_dtype(model: nn.Module) -> torch.dtype:
     return max(counts, key=counts.get)
 
 
-def report_of(plan: Plan, request: Request) -> Report:
+def report_of(plan: Plan, request: Request, kept: dict[str, Tensor]) -> Report:
     place, source = plan.place, plan.source
     return Report(
         family=place.family.name,
         source=source.name,
-        sha256=source.sha256(),
         container=place.container,
         prefix=place.prefix,
         base=place.base,
@@ -211,66 +262,5 @@ def report_of(plan: Plan, request: Request) -> Report:
         their_processor=source.processor,
         left_behind=[*place.beside, *plan.dropped],
         notes=plan.notes,
+        kept=kept,
     )
-
-
-def change(model: ViTCustomPreTrainedModel, request: Request, report: Report) -> None:
-    """What was asked for beyond what the source is: another number of classes, another size."""
-    config = model.config
-    if request.num_labels is not None and request.num_labels != config.num_labels:
-        if not isinstance(model, ViTCustomForImageClassification) or config.distillation_token:
-            raise ConversionError(
-                f"--num-labels {request.num_labels}: {report.source} has no single classifier to replace"
-            )
-        report.notes.append(
-            f"a new head: {config.num_labels} classes become {request.num_labels}, from random weights"
-        )
-        config.id2label = {i: f"LABEL_{i}" for i in range(request.num_labels)}
-        model.num_labels, old = request.num_labels, model.classifier
-        model.classifier = nn.Linear(old.in_features, request.num_labels, dtype=old.weight.dtype)
-        model._init_weights(model.classifier)
-    if request.image_size is not None and request.image_size != config.image_size:
-        resize(model, request.image_size, report)
-
-
-def resize(model: ViTCustomPreTrainedModel, image_size: int | list[int], report: Report) -> None:
-    """Brings a model to `image_size`, its position table with the family's own operator."""
-    config, position = model.config, model.base_model.embeddings.position
-    old_size, old_grid = config.image_size, config.grid_size
-    if config.position_embedding not in ("learned", "sincos_1d", "sincos_2d", "rope_2d", "none"):
-        raise ConversionError(f"--image-size: a {config.position_embedding} table is not resized")
-    config.image_size = image_size
-    try:
-        config.validate_architecture()
-    except ValueError as error:
-        raise ConversionError(f"--image-size {image_size}: {error}") from error
-    if config.position_embedding == "learned":
-        table = resample_grid(position.grid.detach(), config.grid_size, config.position_resampling)
-        position.grid = nn.Parameter(table.contiguous())
-    report.notes.append(
-        f"size {old_size} -> {image_size}: grid {old_grid} -> {config.grid_size}, {config.position_resampling}"
-    )
-
-
-def import_to_folder(source: str | Path, out: str | Path, max_shard_size: str = "5GB", **request: Any) -> Report:
-    """`import_checkpoint`, written as a Hub folder: weights, configuration, image processor, code, card, record."""
-    with whole_or_nothing(Path(out).expanduser()) as folder:
-        model, processor, report = import_checkpoint(source, **request)
-        save(model, processor, report, folder, max_shard_size)
-    return report
-
-
-def save(
-    model: ViTCustomPreTrainedModel,
-    processor: ViTCustomImageProcessor,
-    report: Report,
-    folder: Path,
-    max_shard_size: str = "5GB",
-) -> None:
-    """Writes what `import_checkpoint` gave as a Hub folder, which `export_checkpoint` takes."""
-    model.save_pretrained(folder, max_shard_size=max_shard_size)
-    processor.save_pretrained(folder)
-    if report.kept:
-        save_file({name: tensor.contiguous() for name, tensor in report.kept.items()}, folder / KEPT, {"format": "pt"})
-    (folder / RECORD).write_text(json.dumps(report.as_json(), indent=2) + "\n")
-    write_card(folder / "README.md", model, report, FAMILIES[report.family].title)

@@ -1,7 +1,7 @@
 """Finding the image encoder in a source: what is given, which state dict, which prefix, which family."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -21,6 +21,8 @@ WRAPPERS = {
     "module", "_orig_mod", "model", "backbone", "encoder", "visual", "trunk", "teacher", "student", "net", "params", "opt",
     "target", "img", "vision_model", "vision_tower", "image_encoder", "base_model", "vit", "ema",
 }  # fmt: skip
+# Those that do not tell one encoder from another.
+SILENT = {"", "module", "_orig_mod", "backbone", "visual", "trunk", "params", "opt", "target", "img"}
 # Files of a Hub repository that say something about the weights.
 HUB_FILES = ["*.json", "*.safetensors", "*.bin", "*.npz", "*.pth", "*.pt"]
 
@@ -85,7 +87,8 @@ class Place:
     """
     Where an image encoder was found: state dict, prefix of its names (with `base`, which heads stand outside of), family.
 
-    `names` gives the full name of each tensor; `beside` are the others.
+    `names` gives the full name of each tensor; `beside` are the others, of which `siblings` belong to an encoder that was not
+    chosen.
     """
 
     family: Family
@@ -96,6 +99,19 @@ class Place:
     names: dict[str, str]
     found: Found
     beside: list[str]
+    siblings: list[str] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        """What `--weights` calls it: the container, and the prefix where it says something."""
+        parts = [part for part in self.prefix.replace("/", ".").split(".") if part not in SILENT]
+        return ".".join([self.container, *parts] if self.container else parts)
+
+    def chosen(self, keys: list[str]) -> "Place":
+        """This one, without the tensors beside it that belong to the others of `keys`."""
+        roots = {key.removeprefix(self.container).strip(".").partition(".")[0] for key in keys if key != self.key}
+        self.siblings = [name for name in self.beside if without_wrappers(name).partition(".")[0] in roots]
+        return self
 
     @property
     def where(self) -> str:
@@ -115,12 +131,6 @@ def locate(source: Source, family: str | None, weights: str | None, told: Facts)
     if family is not None and family not in FAMILIES:
         raise ConversionError(f"unknown family {family!r}; known: {', '.join(FAMILIES)}")
     containers = source.containers
-    if weights is not None:
-        if weights not in containers:
-            raise ConversionError(
-                f"{source.path} has no weights {weights!r}; it has {', '.join(map(repr, containers))}"
-            )
-        containers = {weights: containers[weights]}
     places = [
         place
         for container, state in containers.items()
@@ -128,6 +138,13 @@ def locate(source: Source, family: str | None, weights: str | None, told: Facts)
         if family in (None, candidate.name)
         for place in places_in(source, container, state, candidate, told)
     ]
+    if weights is not None:
+        keys = sorted({place.key for place in places})
+        places = [place.chosen(keys) for place in places if place.key == weights]
+        if not places:
+            raise ConversionError(
+                f"{source.path} has no weights {weights!r}; it has {', '.join(map(repr, keys)) or 'none'}"
+            )
     if not places:
         total = sum(len(state.shapes) for state in containers.values())
         some = [name for state in containers.values() for name in state.shapes][:6]
@@ -136,11 +153,9 @@ def locate(source: Source, family: str | None, weights: str | None, told: Facts)
             "`python -m conversion list` says what is read"
         )
     by_family = {place.family.name: place for place in places}
-    by_weights = {(place.container, place.prefix): place for place in places}
-    if len(by_weights) > 1:
-        raise ConversionError(
-            f"{source.path} holds several image encoders: {'; '.join(place.where for place in places)}; choose with --weights"
-        )
+    keys = sorted({place.key for place in places})
+    if len(keys) > 1:
+        raise ConversionError(f"{source.path} holds several image encoders: choose with --weights {' or '.join(keys)}")
     if len(by_family) > 1:
         raise ConversionError(
             f"{source.path} has the names of several families, which differ in facts that are not in the file: choose with "

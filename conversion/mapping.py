@@ -7,6 +7,7 @@ values pass through it both ways bit for bit.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -216,7 +217,7 @@ def account(rows: list[Row], theirs: Mapping[str, Shape], ours: Mapping[str, Sha
     faults += listed("in the file, but unknown to this family", [name for name in theirs if name not in set(wanted)])
     faults += listed("parameters that nothing fills", [name for name in ours if name not in set(filled)])
     for names in (wanted, filled):
-        faults += listed("used twice", sorted({name for name in names if names.count(name) > 1}))
+        faults += listed("used twice", sorted(name for name, count in Counter(names).items() if count > 1))
     if faults:
         raise ConversionError(f"{what}: {'; '.join(faults)}")
     for row in rows:
@@ -224,7 +225,7 @@ def account(rows: list[Row], theirs: Mapping[str, Shape], ours: Mapping[str, Sha
             made = row.op.to_ours([torch.empty(theirs[row.theirs], device="meta")])
             for name, tensor in zip(row.ours, made, strict=True):
                 exactly(tensor, ours[name])
-        except (ValueError, RuntimeError) as error:
+        except (ValueError, RuntimeError, IndexError) as error:
             raise ConversionError(
                 f"{what}: {row.theirs} has the shape {tuple(theirs[row.theirs])}, which does not fit {', '.join(row.ours[:4])} "
                 f"of {' and '.join(str(tuple(ours[name])) for name in row.ours[:4])}: {error}"
@@ -242,8 +243,9 @@ def listed(what: str, names: list[str], at_most: int = 8) -> list[str]:
 def to_ours(rows: list[Row], read: Callable[[str], Tensor]) -> Iterable[tuple[str, Tensor]]:
     """Our parameters by name, each made when asked for, in memory of its own."""
     for row in rows:
+        theirs = read(row.theirs)
         try:
-            made = row.op.to_ours([read(row.theirs)])
+            made = row.op.to_ours([theirs])
         except ValueError as error:
             raise ConversionError(f"{row.theirs}: {error}") from error
         for name, tensor in zip(row.ours, made, strict=True):

@@ -2,33 +2,42 @@
 Files of `torch.save` and archives of TorchScript: the tables of tensors in them, without running anything.
 """
 
-import argparse
-import pathlib
 import shutil
 import tempfile
 import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from conversion.errors import ConversionError
 from conversion.weights import Containers, Weights
 
 
-def allowed() -> list:
-    """What may stand beside the weights: options, numbers of numpy and paths, none of which does anything."""
-    scalar = np._core.multiarray.scalar
-    types = [
-        getattr(np.dtypes, name) for name in ("Float64DType", "Float32DType", "Int64DType", "Int32DType", "BoolDType")
-    ]
-    numbers = [(scalar, "numpy._core.multiarray.scalar"), (scalar, "numpy.core.multiarray.scalar"), np.dtype]
-    paths = [pathlib.PosixPath, pathlib.PurePosixPath, pathlib.WindowsPath, pathlib.PureWindowsPath]
-    return [argparse.Namespace, *types, *numbers, *paths]
+class Inert:
+    """Stands for an object of another class: takes what was saved of it and does nothing."""
+
+    state: dict = {}
+
+    def __init__(self, *_: Any):
+        pass
+
+    def __setstate__(self, state: Any):
+        self.state = state if isinstance(state, dict) else {}
+
+
+# What may stand beside the weights: options, numbers of numpy and paths.
+BESIDE = [
+    "argparse.Namespace", "numpy.dtype", "numpy._core.multiarray.scalar", "numpy.core.multiarray.scalar",
+    *(f"{module}.{kind}" for module in ("pathlib", "pathlib._local")
+      for kind in ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath")),
+]  # fmt: skip
+SCRIPTED = ("__torch__.", "torch.jit._pickle.")  # the modules of TorchScript, and its lists
+NOT_WEIGHTS = ("epoch", "step", "args", "name")  # of a table whose other entries are the weights
 
 
 def open_torch(path: Path, script: str | None = None) -> Containers:
@@ -36,12 +45,12 @@ def open_torch(path: Path, script: str | None = None) -> Containers:
     The state dicts of a `.pth`, read by torch's restricted unpickler. `script` names the file that `path` is a part of, an
     archive of TorchScript, whose modules are read as tables.
     """
-    classes = allowed()
+    inert = list(BESIDE)
     try:
         if script:
             names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-            classes += [(type("Module", (), {}), name) for name in names if name.startswith("__torch__.")]
-        with torch.serialization.safe_globals(classes), warnings.catch_warnings():
+            inert += [name for name in names if name.startswith(SCRIPTED)]
+        with torch.serialization.safe_globals([(Inert, name) for name in inert]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
@@ -57,60 +66,86 @@ def open_torch(path: Path, script: str | None = None) -> Containers:
     found = dict(containers(content))
     if not found:
         raise ConversionError(f"{path} holds no table of weights; its keys: {', '.join(map(repr, list(content)[:8]))}")
-    return {place: owned(Path(script or path), place, tensors) for place, tensors in found.items()}
+    return {place: owned(Path(script or path), tensors) for place, tensors in found.items()}
 
 
-def containers(content: dict, place: str = "") -> Iterator[tuple[str, dict]]:
+def containers(content: dict) -> Iterator[tuple[str, dict]]:
     """The tables of tensors in `content`, at any depth, by their place; those of optimisers have numbers for keys."""
-    if any(isinstance(value, Tensor) for value in content.values()) and all(isinstance(key, str) for key in content):
-        yield place, content
-    for key, value in content.items():
-        if isinstance(value, dict) and isinstance(key, str):
-            yield from containers(value, f"{place}.{key}" if place else key)
+    waiting, seen = [("", content)], set()
+    for place, table in waiting:  # grows on the way
+        if id(table) in seen:
+            continue
+        seen.add(id(table))
+        if any(isinstance(value, Tensor) for value in table.values()) and all(isinstance(key, str) for key in table):
+            yield place, table
+        for key, value in table.items():
+            if isinstance(value, dict) and isinstance(key, str):
+                waiting.append((f"{place}.{key}" if place else key, value))
 
 
-def owned(path: Path, place: str, table: dict) -> Weights:
-    """The tensors of a table that was read; each leaves it when it is read."""
+def owned(path: Path, table: dict) -> Weights:
+    """The tensors of a table that was read; each leaves it when it is read, in memory of its own."""
+    for name, value in table.items():
+        if isinstance(value, Tensor):
+            check_plain(path, name, value)
+    tensors = {name: value for name, value in table.items() if isinstance(value, Tensor)}
+    users = Counter(value.untyped_storage().data_ptr() for value in tensors.values())
+
+    def read(name: str) -> Tensor:
+        tensor = table.pop(name).detach()
+        storage = tensor.untyped_storage()
+        alone = users[storage.data_ptr()] == 1 and tensor.nbytes == storage.nbytes()
+        return tensor if alone else tensor.clone()
+
     entries = {}
-    for name, value in list(table.items()):
-        if isinstance(value, dict) and place == "" and not any(isinstance(v, Tensor) for v in value.values()):
-            continue
-        if isinstance(value, dict):
-            continue
-        if not isinstance(value, Tensor):
-            if name in ("epoch", "step", "args", "name"):
-                continue
-            raise ConversionError(f"{path}: {name} is a {type(value).__name__} among the weights, not a tensor")
-        if value.is_meta or value.layout != torch.strided or value.is_quantized:
-            raise ConversionError(f"{path}: {name} is a tensor without plain numbers in it")
-        if value.numel() * value.element_size() > value.untyped_storage().nbytes():
-            raise ConversionError(f"{path}: {name} claims {value.numel():,} numbers, which the file does not hold")
-        entries[name] = (value.shape, value.dtype, lambda name=name: table.pop(name).detach())
+    for name, value in table.items():
+        if name in tensors:
+            entries[name] = (value.shape, value.dtype, lambda name=name: read(name))
+        elif not isinstance(value, dict) and name not in NOT_WEIGHTS:
+            entries[name] = ((), f"a {type(value).__name__} and no tensor", lambda: None)
     return Weights(path, entries)
+
+
+def check_plain(path: Path, name: str, tensor: Tensor) -> None:
+    """
+    Raises:
+        `ConversionError`: for a tensor without numbers of its own, and one that claims more than are in the file.
+    """
+    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout == torch.strided
+    if not plain or tensor.is_nested or tensor.is_meta or tensor.is_quantized or tensor.is_neg():
+        raise ConversionError(f"{path}: {name} is a tensor without plain numbers in it")
+    if tensor.nbytes > tensor.untyped_storage().nbytes():
+        raise ConversionError(f"{path}: {name} claims {tensor.numel():,} numbers, which the file does not hold")
+
+
+def is_weights(member: str) -> bool:
+    """Whether a member of an archive of TorchScript is read; the others are its code and constants."""
+    inside = member.partition("/")[2]
+    return inside in ("data.pkl", "version", "byteorder") or inside.startswith("data/")
 
 
 def open_torchscript(path: Path) -> Containers:
     """The weights of an archive of TorchScript, taken out of it without its code."""
     with tempfile.TemporaryDirectory() as room:
         plain = Path(room) / "weights.pth"
-        with zipfile.ZipFile(path) as archive, zipfile.ZipFile(plain, "w") as copy:
-            for member in archive.infolist():
-                inside = member.filename.partition("/")[2]
-                if inside in ("data.pkl", "version", "byteorder") or inside.startswith("data/"):
-                    with (
-                        archive.open(member) as source,
-                        copy.open(f"archive/{inside}", "w", force_zip64=True) as target,
-                    ):
-                        shutil.copyfileobj(source, target)
+        try:
+            with zipfile.ZipFile(path) as archive, zipfile.ZipFile(plain, "w") as copy:
+                for member in filter(is_weights, archive.namelist()):
+                    target = f"archive/{member.partition('/')[2]}"
+                    with archive.open(member) as source, copy.open(target, "w", force_zip64=True) as written:
+                        shutil.copyfileobj(source, written)
+        except Exception as error:  # zipfile raises what a broken field happens to break
+            raise ConversionError(f"{path} is damaged: {error}") from error
         return open_torch(plain, script=str(path))
 
 
-def state_of_modules(module: Any, prefix: str = "") -> dict[str, Tensor]:
+def state_of_modules(root: Any) -> dict[str, Tensor]:
     """The state dict of a tree of modules that were read as tables."""
-    state = {}
-    for name, value in vars(module).items() if hasattr(module, "__dict__") else ():
-        if isinstance(value, Tensor):
-            state[prefix + name] = value
-        elif type(value).__name__ == "Module":
-            state |= state_of_modules(value, f"{prefix}{name}.")
+    state, waiting, seen = {}, [("", root)], set()
+    for prefix, module in waiting:  # grows on the way
+        if not isinstance(module, Inert) or id(module) in seen:
+            continue
+        seen.add(id(module))
+        state |= {prefix + name: value for name, value in module.state.items() if isinstance(value, Tensor)}
+        waiting += [(f"{prefix}{name}.", value) for name, value in module.state.items()]
     return state

@@ -23,7 +23,7 @@ class Report:
 
     family: str
     source: str
-    sha256: dict[str, str]
+    sha256: dict[str, str] = field(default_factory=dict)
     container: str = ""
     prefix: str = ""
     base: str = ""

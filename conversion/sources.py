@@ -25,6 +25,7 @@ from conversion.weights import Containers, Weights
 
 SAFETENSORS_TYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 MAX_HEADER = 100_000_000  # bytes, of safetensors itself
+MAX_RATIO = 1100  # of packed bytes; deflate comes to 1032
 HEAD_OF_LFS = b"version https://git-lfs"
 
 
@@ -35,21 +36,24 @@ def open_weights(path: Path) -> Containers:
     Raises:
         `ConversionError`: for a file of no known format, a damaged one, and one that would run code.
     """
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        head = file.read(32)
+    try:
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            head = file.read(32)
+    except OSError as error:
+        raise ConversionError(f"{path} cannot be read: {error}") from error
     if not head:
         raise ConversionError(f"{path} is empty; download it again")
     if head.startswith(HEAD_OF_LFS):
         raise ConversionError(f"{path} is a pointer of Git LFS, not the file itself; run `git lfs pull`")
+    if path.suffix == ".safetensors":
+        return {"": open_safetensors(path)}
     if head.startswith(b"PK"):
         return open_zip(path)
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= max(MAX_HEADER, size):
         return {"": open_safetensors(path)}
     if head[:1] == b"\x80":
         return pth.open_torch(path)
-    if path.suffix == ".safetensors":
-        return {"": open_safetensors(path)}
     raise ConversionError(f"{path} is no safetensors, .pth or .npz file (it begins with {head[:8]!r})")
 
 
@@ -97,18 +101,16 @@ def open_zip(path: Path) -> Containers:
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
-    except (zipfile.BadZipFile, OSError, ValueError) as error:
+    except Exception as error:  # zipfile raises what a broken field happens to break
         raise ConversionError(f"{path} is cut short or damaged: {error}") from error
     names = [member.filename for member in members]
     if any(name.endswith("data.pkl") for name in names):
-        claimed = sum(member.file_size for member in members)
-        if claimed > path.stat().st_size or any(member.compress_type != zipfile.ZIP_STORED for member in members):
-            raise ConversionError(
-                f"{path} claims {claimed:,} bytes but has {path.stat().st_size:,}; torch compresses nothing"
-            )
-        if any(name.endswith("constants.pkl") for name in names):
-            return pth.open_torchscript(path)
-        return pth.open_torch(path)
+        is_script = any(name.endswith("constants.pkl") for name in names)
+        read = [member for member in members if not is_script or pth.is_weights(member.filename)]
+        size, claimed = path.stat().st_size, sum(member.file_size for member in read)
+        if claimed > size or any(member.compress_type != zipfile.ZIP_STORED for member in read):
+            raise ConversionError(f"{path} claims {claimed:,} bytes but has {size:,}; torch packs no weights")
+        return pth.open_torchscript(path) if is_script else pth.open_torch(path)
     if names and all(name.endswith(".npy") for name in names):
         return {"": open_npz(path, members)}
     raise ConversionError(f"{path} is a zip archive, but of neither torch nor numpy")
@@ -120,19 +122,16 @@ def open_npz(path: Path, members: list[zipfile.ZipInfo]) -> Weights:
         name = member.filename.removesuffix(".npy")
         if name in entries:
             raise ConversionError(f"{path} holds {name} twice")
-        with zipfile.ZipFile(path) as archive, archive.open(member) as file:
-            try:
+        try:
+            with zipfile.ZipFile(path) as archive, archive.open(member) as file:
                 shape, fortran, dtype = npy_header(file)
-            except (ValueError, EOFError, zipfile.BadZipFile, SyntaxError) as error:
-                raise ConversionError(f"{path}: {name} is no numpy array: {error}") from error
+        except Exception as error:  # of zipfile, zlib and numpy's reading of a text
+            raise ConversionError(f"{path}: {name} is no numpy array: {error!r}") from error
         if dtype.hasobject:
             raise ConversionError(f"{path}: {name} holds Python objects, which could run code; refused")
-        if math.prod(shape) * dtype.itemsize + 10 > member.file_size or member.file_size > 1100 * max(
-            1, member.compress_size
-        ):
-            raise ConversionError(
-                f"{path}: {name} claims {math.prod(shape) * dtype.itemsize:,} bytes that are not there"
-            )
+        claimed = math.prod(shape) * dtype.itemsize
+        if claimed + 10 > member.file_size or member.file_size > MAX_RATIO * max(1, member.compress_size):
+            raise ConversionError(f"{path}: {name} claims {claimed:,} bytes that are not there")
         entries[name] = (shape, torch_type(dtype), npy_reader(path, member, shape, fortran, dtype))
     return Weights(path, entries)
 
@@ -163,7 +162,7 @@ def npy_reader(
                 got = 0
                 while got < len(buffer) and (count := file.readinto(buffer[got:])):
                     got += count
-        except (zipfile.BadZipFile, EOFError, ValueError, OSError) as error:
+        except Exception as error:
             raise ConversionError(f"{path} is damaged at {member.filename}: {error}") from error
         if got < len(buffer):
             raise ConversionError(f"{path}: {member.filename} ends too early")

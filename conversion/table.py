@@ -6,7 +6,7 @@ from conversion.families import FAMILIES
 def markdown() -> str:
     """A row for each family: name, what it is, what `export` writes, what proves it."""
     rows = [
-        "| `--family`, `--to` | reads | writes | asks for, where it isn't in the file | proven against |",
+        "| `--family`, `--to` | reads | writes | can be told, where the file doesn't say | proven against |",
         "| --- | --- | --- | --- | --- |",
     ]
     for family in FAMILIES.values():

@@ -11,16 +11,27 @@ from conversion.mapping import Shape
 
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+LONGEST = 2**31  # side of a tensor
 
 
 class Weights:
-    """The tensors of one state dict: `shapes` and `dtypes` at once, the numbers by `read`."""
+    """
+    The tensors of one state dict: `shapes` and `dtypes` at once, the numbers by `read`.
 
-    def __init__(self, path: Path, entries: Mapping[str, tuple[Shape, torch.dtype, Callable[[], Tensor]]]):
+    A type that is no weight's, of which `read` gives nothing, is a text.
+
+    Raises:
+        `ConversionError`: for sides that no tensor has.
+    """
+
+    def __init__(self, path: Path, entries: Mapping[str, tuple[Shape, torch.dtype | str, Callable[[], Tensor]]]):
         self.path = path
         self.shapes = {name: tuple(shape) for name, (shape, _, _) in entries.items()}
         self.dtypes = {name: dtype for name, (_, dtype, _) in entries.items()}
         self._readers = {name: reader for name, (_, _, reader) in entries.items()}
+        for name, shape in self.shapes.items():
+            if not all(0 <= side < LONGEST for side in shape):
+                raise ConversionError(f"{path}: {name} has the impossible shape {shape}")
 
     def read(self, name: str) -> Tensor:
         """
@@ -34,7 +45,7 @@ class Weights:
                 f"{self.path}: {name} is {self.dtypes[name]}; weights must be floating-point numbers"
             )
         tensor = self._readers[name]()
-        if not tensor.isfinite().all():
+        if tensor.numel() and not torch.stack(torch.aminmax(tensor)).isfinite().all():  # one pass, no memory
             raise ConversionError(f"{self.path}: {name} holds values that are not finite (NaN or infinity)")
         return tensor
 

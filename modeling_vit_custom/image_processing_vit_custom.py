@@ -38,6 +38,9 @@ class ViTCustomImageProcessorKwargs(ImagesKwargs, total=False):
     crop_pct (`float`, *optional*):
         Share of the resized picture's sides that the centre crop of `size` keeps, as timm's `crop_pct`: the picture is
         resized to cover `size / crop_pct` with its aspect ratio kept, then cropped to `size`.
+    antialias (`bool`, *optional*, defaults to `True`):
+        Whether a picture that becomes smaller is smoothed. `False`, for bilinear only, is how the JAX code of vit_jax and
+        big_vision resizes (`tf.image.resize`).
     background (`list[int]`, *optional*, defaults to white):
         Red, green and blue, 0..255, of what shows where a picture is transparent.
     max_pixels (`int`, *optional*, defaults to 89,478,485):
@@ -45,6 +48,7 @@ class ViTCustomImageProcessorKwargs(ImagesKwargs, total=False):
     """
 
     crop_pct: float | int | None
+    antialias: bool | None
     background: list[int] | tuple[int, ...] | None
     max_pixels: int | None
 
@@ -87,6 +91,7 @@ class ViTCustomImageProcessor(TorchvisionBackend):
     do_normalize = True
     do_convert_rgb = True
     crop_pct = None
+    antialias = True
     background = list(WHITE)
     max_pixels = MAX_PIXELS
 
@@ -182,7 +187,7 @@ def as_batch(pictures: Tensor | list[Tensor]) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------------------
 # Arguments
 
-NEEDED = ("size", "resample", "image_mean", "image_std", "rescale_factor", "background", "max_pixels")
+NEEDED = ("size", "resample", "antialias", "image_mean", "image_std", "rescale_factor", "background", "max_pixels")
 FLOATS = {"image_mean", "image_std", "rescale_factor"}
 SIZES = {"size", "crop_size", "pad_size"}
 
@@ -213,6 +218,11 @@ def check(options: dict[str, Any]) -> None:
     need(len(numbers(mean)) == len(numbers(deviation)), "image_std", f"one number for each of image_mean={mean}")
     need(1e-9 < options["rescale_factor"] < 1e6, "rescale_factor", "a finite number above 0")
     need(options["resample"] in list(Resampling), "resample", f"one of Pillow's {sorted(map(int, Resampling))}")
+    need(
+        options["antialias"] or options["resample"] == Resampling.BILINEAR,
+        "antialias",
+        "True, or resample=2 (bilinear)",
+    )
     background = options["background"]
     need(len(background) == 3 and all(0 <= c <= 255 for c in background), "background", "three numbers 0..255")
     need(options["max_pixels"] > 0, "max_pixels", "1 or more")

@@ -215,10 +215,11 @@ def to_channel_count(pixels: Tensor, channels: int, background: tuple[int, int, 
 # Sizes and values
 
 
-def resize(pixels: Tensor, size: tuple[int, int], resample: Resampling) -> Tensor:
+def resize(pixels: Tensor, size: tuple[int, int], resample: Resampling, antialias: bool = True) -> Tensor:
     """
-    (n, C, H, W) in another size, antialiased, as Pillow does with each channel by itself; on another device than the CPU,
-    bicubic is torch's. Filters that overshoot are clamped between the two passes of levels, not of floats.
+    (n, C, H, W) in another size, as Pillow does with each channel by itself; on another device than the CPU, bicubic is
+    torch's. Filters that overshoot are clamped between the two passes of levels, not of floats. Without `antialias`,
+    bilinear takes the four nearest pixels however much smaller the picture becomes, as `tf.image.resize` does.
     """
     if tuple(pixels.shape[-2:]) == size:
         return pixels
@@ -227,9 +228,9 @@ def resize(pixels: Tensor, size: tuple[int, int], resample: Resampling) -> Tenso
         return pixels[..., rows, :][..., columns]
     on_cpu = pixels.device.type == "cpu"
     if resample == Resampling.BILINEAR and on_cpu and pixels.dtype == torch.uint8:
-        return F.interpolate(pixels, size, mode="bilinear", antialias=True)
+        return F.interpolate(pixels, size, mode="bilinear", antialias=antialias)
     if resample == Resampling.BILINEAR or (resample == Resampling.BICUBIC and not on_cpu):
-        return tvF.resize(pixels, list(size), tvF.InterpolationMode(resample.name.lower()), antialias=True)
+        return tvF.resize(pixels, list(size), tvF.InterpolationMode(resample.name.lower()), antialias=antialias)
     if not on_cpu:
         raise ValueError(
             f"resample={resample.name} needs pictures on the CPU; on {pixels.device} there are 0, 2 and 3"

@@ -49,7 +49,8 @@ class Steps:
         self.channels, self.convert = channel_count(options["image_mean"]), options["do_convert_rgb"]
         self.background, self.max_pixels = options["background"], options["max_pixels"]
         self.layout, self.is_scaled = options["input_data_format"], not options["do_rescale"]
-        self.resample, size, crop_pct = Resampling(options["resample"]), options["size"], options["crop_pct"]
+        self.resample, self.antialias = Resampling(options["resample"]), options["antialias"]
+        size, crop_pct = options["size"], options["crop_pct"]
         self.new_shape = partial(resized_shape, size, crop_pct) if options["do_resize"] else lambda *shape: shape
         crop = size if crop_pct is not None else options["crop_size"] if options["do_center_crop"] else None
         self.crop = None if crop is None else (crop.height, crop.width)
@@ -80,7 +81,7 @@ class Steps:
         pixels = pixels_of_array(
             array, self.channels, self.layout, self.is_scaled, bool(self.convert), self.background
         )
-        pixels = resize(pixels, self.new_shape(*pixels.shape[-2:]), self.resample)
+        pixels = resize(pixels, self.new_shape(*pixels.shape[-2:]), self.resample, self.antialias)
         return pixels if self.is_scaled or pixels.dtype == torch.uint8 else pixels.clamp(0, 255)
 
     def of_file(self, name: str, source: Any) -> Tensor:
@@ -93,7 +94,7 @@ class Steps:
         shape = self.new_shape(picture.height, picture.width)
         if self.resample != Resampling.BILINEAR and picture.mode != "RGBA":  # which Pillow would weigh by opacity
             picture = picture.resize(shape[::-1], self.resample)
-        return resize(pixels_of_picture(picture), shape, self.resample)[:, : self.channels]
+        return resize(pixels_of_picture(picture), shape, self.resample, self.antialias)[:, : self.channels]
 
 
 def resized_shape(size: SizeDict, crop_pct: float | None, height: int, width: int) -> tuple[int, int]:

@@ -3,6 +3,7 @@ Measures speed, paired: each round runs every implementation once, in another or
 
     python -m scripts.bench preprocess [--photos FOLDER]   # JPEG bytes to a normalised batch
     python -m scripts.bench loading [--photos FOLDER]      # an epoch of random crops from files
+    python -m scripts.bench conversion                     # importing ViT-L against copying its file
 
 Needs the development dependencies. Without `--photos` it makes JPEG files of scikit-learn's two photographs. Absolute figures mean
 little on a shared machine; ratios say more.
@@ -10,8 +11,12 @@ little on a shared machine; ratios say more.
 
 import argparse
 import io
+import os
 import random
+import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -26,9 +31,11 @@ from sklearn.datasets import load_sample_images
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
+from torchvision.models import vit_l_16
 from torchvision.transforms import InterpolationMode, v2
 from transformers import ViTImageProcessor, ViTImageProcessorPil
 
+from conversion import import_to_folder
 from modeling_vit_custom import ViTCustomImageProcessor
 from scripts.common.augment import Normalise, picture_loader, train_transform
 from scripts.common.data import PictureDataset, SampleStream, threads_per_worker
@@ -199,6 +206,48 @@ def print_table(title: str, seconds: dict[str, list[float]], items: int, more: d
         )
 
 
+def bench_conversion(options: argparse.Namespace) -> None:
+    """Prints time over that of copying the file, and memory over the file's size, of importing ViT-L/16 in float32."""
+    with tempfile.TemporaryDirectory() as room:
+        source, copy, out = (Path(room) / name for name in ("vit_l_16.pth", "copy.pth", "out"))
+        torch.save(vit_l_16().state_dict(), source)
+        rounds = []
+        for _ in range(options.rounds + 1):  # the first one warms up
+            times = [timed(lambda: shutil.copyfile(source, copy)), timed(lambda: import_to_folder(source, out))]
+            rounds.append(times[1] / times[0])
+            shutil.rmtree(out)
+            copy.unlink()
+        before = peak_memory(room, [])
+        grown = peak_memory(room, [str(source)]) - before
+        size = source.stat().st_size
+    print(f"importing takes {statistics.median(rounds[1:]):.2f} times as long as copying the file ({min(rounds[1:]):.2f} to "
+          f"{max(rounds[1:]):.2f}), and memory of {grown / size:.2f} times its {size / 1e9:.2f} GB")  # fmt: skip
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds until `work` is done and on the disk."""
+    start = time.perf_counter()
+    work()
+    os.sync()
+    return time.perf_counter() - start
+
+
+IMPORT = """
+import sys
+import torch, transformers
+from conversion import import_to_folder
+for source in sys.argv[2:]:
+    import_to_folder(source, sys.argv[1] + "/measured")
+print(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0])
+"""
+
+
+def peak_memory(room: str, sources: list[str]) -> int:
+    """The most memory in bytes of a process that imports `sources`."""
+    done = subprocess.run([sys.executable, "-c", IMPORT, room, *sources], capture_output=True, text=True, check=True)
+    return 1024 * int(done.stdout.split()[-1])
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m scripts.bench", description="Measures speed against other libraries."
@@ -214,6 +263,8 @@ def main(arguments: list[str] | None = None) -> None:
         "--workers", type=natural, nargs="+", default=[0, 1, 2], help="numbers of workers (default: 0 1 2)"
     )
     loading.add_argument("--pictures", type=positive, default=600, help="files in the epoch (default: %(default)s)")
+    conversion = commands.add_parser("conversion", help="importing ViT-L against copying its file")
+    conversion.add_argument("--rounds", type=positive, default=5, help="rounds measured (default: %(default)s)")
     for command, rounds in ((preprocess, 15), (loading, 5)):
         command.add_argument("--photos", type=Path, help="folder with JPEG files of 500 x 375")
         command.add_argument(
@@ -221,7 +272,8 @@ def main(arguments: list[str] | None = None) -> None:
         )
         command.add_argument("--rounds", type=positive, default=rounds, help="rounds measured (default: %(default)s)")
     options = parser.parse_args(arguments)
-    {"preprocess": bench_preprocess, "loading": bench_loading}[options.command](options)
+    ways = {"preprocess": bench_preprocess, "loading": bench_loading, "conversion": bench_conversion}
+    ways[options.command](options)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from conversion.families.facebook import DEIT, DINO, DINOV2, DINOV3, IJEPA, MAE
 from conversion.families.jax import BIG_VISION, VIT_JAX
 from conversion.families.timm import TIMM
 from conversion.families.torchvision import TORCHVISION
+from conversion.families.transformers import TRANSFORMERS
 
 
 FAMILIES: dict[str, Family] = {
@@ -23,5 +24,6 @@ FAMILIES: dict[str, Family] = {
         IJEPA,
         OPENAI_CLIP,
         OPEN_CLIP,
+        *TRANSFORMERS,
     )
 }

@@ -36,6 +36,9 @@ def pixels(found: Found, config: ViTCustomConfig) -> Facts:
     }  # fmt: skip
 
 
+ALWAYS = {"patch_bias": True}  # of all these families, so that a file without it lacks it
+
+
 def plain_table(config: ViTCustomConfig, layout: str) -> Table:
     return names(config)
 
@@ -52,7 +55,7 @@ def family(name: str, title: str, repository: str, **options) -> Family:
 
 def deit_facts(found: Found) -> Facts:
     """models.py, models_v2.py: class token pooled, two heads with a distillation token; DeiT III has LayerScale."""
-    facts = geometry(found, "bicubic")
+    facts = geometry(found, "bicubic") | ALWAYS
     return {**facts, **table_positions(found, facts)}
 
 
@@ -79,7 +82,7 @@ DEIT = family(
 
 def dino_facts(found: Found) -> Facts:
     """vision_transformer.py: bicubic with 0.1 added to the target grid, no head."""
-    facts = geometry(found, "bicubic_offset")
+    facts = geometry(found, "bicubic_offset") | ALWAYS
     return {**facts, **table_positions(found, facts)}
 
 
@@ -91,12 +94,13 @@ DINO = family(
         plain(found) and "cls_token" in found and "head.weight" not in found and "norm.weight" in found
     ),
     facts=dino_facts,
+    beside=("head.*",),
 )
 
 
 def dinov2_facts(found: Found) -> Facts:
     """hub/backbones.py: the offset of DINO, but antialias and no offset with registers, which have no positions."""
-    facts = geometry(found, "bicubic_antialias" if "register_tokens" in found else "bicubic_offset")
+    facts = geometry(found, "bicubic_antialias" if "register_tokens" in found else "bicubic_offset") | ALWAYS
     return {**facts, **table_positions(found, facts)}
 
 
@@ -115,7 +119,7 @@ DINOV2 = family(
 
 def dinov3_facts(found: Found) -> Facts:
     """models/vision_transformer.py: rotation, registers after the class token, eps 1e-5, a key bias that is masked away."""
-    facts = geometry(found, "bicubic")
+    facts = geometry(found, "bicubic") | ALWAYS
     return {
         **facts,
         "key_bias": False,
@@ -149,7 +153,7 @@ DINOV3 = family(
 
 def mae_facts(found: Found) -> Facts:
     """models_mae.py, models_vit.py: stored sin-cos table; fine-tuned, the mean of the patches and then `fc_norm`."""
-    facts = geometry(found, "bicubic")
+    facts = geometry(found, "bicubic") | ALWAYS
     pooled = {"pooling": "mean", "final_norm": "pooled"} if "fc_norm.weight" in found else {}
     return {**facts, **table_positions(found, facts), **pooled}
 
@@ -176,7 +180,7 @@ MAE = family(
 
 def ijepa_facts(found: Found) -> Facts:
     """src/models/vision_transformer.py: no class token; the mean of the normed patches."""
-    facts = geometry(found, "bicubic")
+    facts = geometry(found, "bicubic") | ALWAYS
     return {**facts, **table_positions(found, facts), "pooling": "mean"}
 
 

@@ -84,8 +84,11 @@ def patch_of(facts: Facts) -> tuple[int, int]:
 
 
 def pixels(found: Found, config: ViTCustomConfig) -> Facts:
-    """Squashed to the size, bilinear, to -1..1 (vit_jax/input_pipeline.py, big_vision's `value_range(-1, 1)`)."""
-    return {**HALF, "resample": BILINEAR}
+    """
+    Squashed to the size, bilinear without antialias, to -1..1: `tf.image.resize` in vit_jax/input_pipeline.py and in
+    `resize` and `value_range(-1, 1)` of big_vision/pp/ops_image.py.
+    """
+    return {**HALF, "resample": BILINEAR, "antialias": False}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -125,6 +128,7 @@ VIT_JAX = Family(
     layout=vit_jax_layout,
     layouts=("pre_linen", "linen"),
     asked=("image_size", "position_resampling"),
+    beside=("opt/state/*",),
     suffix=".npz",
 )
 
@@ -174,6 +178,6 @@ BIG_VISION = Family(
     layout=lambda found: "scan" if f"{BLOCK}/LayerNorm_0/scale" in found else "blocks",
     layouts=("blocks", "scan"),
     asked=("image_size", "position_resampling", "pooling"),
-    beside=("params/txt/*", "params/t", "params/b", "txt/*", "t", "b"),
+    beside=("opt/state/*", "params/txt/*", "params/t", "params/b", "txt/*", "t", "b"),
     suffix=".npz",
 )

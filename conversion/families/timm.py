@@ -7,9 +7,10 @@ from torch import nn
 
 from conversion.errors import ConversionError, FactNeeded
 from conversion.families.base import Facts, Family, Found
+from conversion.families.clip import TEXT
 from conversion.families.timm_config import INTERPOLATIONS, POOLINGS, files
 from conversion.families.torch_names import QKV, SCALES, gated_name, geometry, names, table_positions
-from conversion.mapping import PARAMETER, SAME, Table, Their
+from conversion.mapping import PARAMETER, SAME, Table, Their, listed
 from modeling_vit_custom import ViTCustomConfig
 
 
@@ -70,11 +71,31 @@ def check_modest(arguments: Facts) -> None:
             raise ConversionError(f"config.json: {name}={value!r} is no sensible number")
 
 
+def described(found: Found) -> Facts:
+    """timm's `config.json`; that of OpenCLIP in the same words, for its towers that are models of timm; empty for neither."""
+    config = found.config or {}
+    if "model_cfg" not in config:
+        return config
+    vision, pixels = config["model_cfg"]["vision_cfg"], config.get("preprocess_cfg", {})
+    arguments = {"img_size": vision["image_size"], "num_classes": 0, "global_pool": vision.get("timm_pool")}
+    squash = {"crop_mode": {"squash": "squash"}.get(pixels.get("resize_mode"), "center"), "crop_pct": 1.0}
+    return {
+        "architecture": vision["timm_model_name"], "model_args": arguments, "pretrained_cfg": {**pixels, **squash},
+    }  # fmt: skip
+
+
 def model_of(found: Found) -> nn.Module | None:
     """The live model, or the one that the configuration describes; none for bare weights."""
+    config = described(found)
     if found.live is not None:
         return found.live
-    return build(found.config) if found.config and "architecture" in found.config else None
+    return build(config) if "architecture" in config else None
+
+
+def is_described(found: Found) -> bool:
+    """Whether a live model, no configuration, or one about timm comes with the weights."""
+    vision = (found.config or {}).get("model_cfg", {}).get("vision_cfg", {})
+    return found.is_bare or found.live is not None or "architecture" in found.config or "timm_model_name" in vision
 
 
 def refuse_what_differs(model: nn.Module) -> None:
@@ -153,11 +174,13 @@ def facts(found: Found) -> Facts:
         told = facts_of_model(model)
         found.told = {**found.told, "num_attention_heads": told["num_attention_heads"]}
         shape_facts = geometry(found, "bicubic_antialias")
+        agree(model, found)
         if told.get("position_embedding") == "rope_2d":
             shape_facts |= biases_of_eva(found)
         return {**shape_facts, **told}
     shape_facts = geometry(found, "bicubic_antialias")
     clip = shape_facts["embedding_norm"]
+    shape_facts["patch_bias"] = not clip
     pooled = "fc_norm.weight" in found
     pooling = "map" if found.has("attn_pool.") else "mean" if pooled or not shape_facts["class_token"] else "cls"
     return {
@@ -168,6 +191,17 @@ def facts(found: Found) -> Facts:
         "final_norm": "pooled" if pooled else "tokens",
         **(table_positions(found, shape_facts) if "pos_embed" in found else {"position_embedding": "none"}),
     }
+
+
+def agree(model: nn.Module, found: Found) -> None:
+    """Raises `ConversionError` where the architecture and the weights have other names or shapes."""
+    theirs = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    faults = listed("missing in the file", [name for name in theirs if name not in found])
+    faults += listed("in the file, but not in the architecture", [name for name in found.shapes if name not in theirs])
+    both = [name for name in theirs if name in found and theirs[name] != tuple(found.shapes[name])]
+    faults += listed("of another shape", [f"{name} {found.shapes[name]} for {theirs[name]}" for name in both])
+    if faults:
+        raise ConversionError(f"the architecture {type(model).__name__} and the weights differ: {'; '.join(faults)}")
 
 
 def biases_of_eva(found: Found) -> Facts:
@@ -213,8 +247,7 @@ def spelling(config: ViTCustomConfig) -> str:
 
 def pixels(found: Found, config: ViTCustomConfig) -> Facts:
     """`timm.data.create_transform` of the pretrained configuration: resized to cover size / crop_pct, centre crop."""
-    described = found.config or {"pretrained_cfg": getattr(found.live, "pretrained_cfg", None)}
-    cfg = described.get("pretrained_cfg")
+    cfg = described(found).get("pretrained_cfg") or getattr(found.live, "pretrained_cfg", None)
     if not cfg:
         needed = [name for name in ("image_mean", "image_std") if name not in found.told]
         if needed:
@@ -245,7 +278,7 @@ TIMM = Family(
         and "rope_embed.periods" not in found
         and "mask_token" not in found
         and not ("blocks.0.gamma_1" in found and "pos_embed" in found)
-        and (found.is_bare or found.live is not None or "architecture" in (found.config or {}))
+        and is_described(found)
     ),
     facts=facts,
     table=table,
@@ -254,6 +287,7 @@ TIMM = Family(
     layouts=("vit+mlp.fc1", "eva+mlp.fc1", "eva+mlp.fc1_g"),
     spelling=spelling,
     asked=("num_attention_heads", "image_size", "hidden_act", "layer_norm_eps", "pooling", "position_resampling"),
+    beside=TEXT,
     suffix="",
     config=files,
     labels=lambda found: (found.config or {}).get("label_names"),

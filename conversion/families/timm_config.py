@@ -3,6 +3,7 @@
 from conversion.errors import ConversionError
 from conversion.families.base import Facts
 from modeling_vit_custom import ViTCustomConfig, ViTCustomImageProcessor
+from modeling_vit_custom.configuration_vit_custom import pair
 
 
 POOLINGS = {"token": "cls", "avg": "mean", "map": "map", "": "none"}
@@ -20,8 +21,12 @@ ARCHITECTURES = {
 
 def files(config: ViTCustomConfig, processor: ViTCustomImageProcessor, record: Facts) -> dict[str, Facts]:
     """`config.json` as timm's Hub folders have it."""
-    theirs = record.get("their_config")
-    if theirs and theirs.get("num_classes") == config.num_labels:
+    theirs = record.get("their_config") or {}
+    size = (theirs.get("model_args") or {}).get("img_size") or (theirs.get("pretrained_cfg") or {}).get(
+        "input_size", []
+    )[1:]
+    same_size = list(pair(size or 0)) == list(pair(config.image_size))
+    if theirs.get("num_classes") == config.num_labels and same_size:
         return {"config.json": theirs}
     return {
         "config.json": {**architecture(config), "pretrained_cfg": pretrained_cfg(config, processor), **labels(config)}

@@ -1,11 +1,13 @@
 """timm, torchvision and what shares their code: outputs of the original, round trips, pixels, accounting."""
 
+import json
+
 import numpy as np
 import pytest
 import timm.data
 import torch
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from sklearn.datasets import load_sample_images
 from torchvision.models import VisionTransformer, ViT_B_16_Weights, ViT_L_16_Weights
 
@@ -14,7 +16,7 @@ from conversion.locate import open_source
 from conversion.table import markdown
 from modeling_vit_custom import ViTCustomForImageClassification, ViTCustomImageProcessor, ViTCustomModel
 from tests.conversion.originals import BARE, ORIGINALS, SIZES, TIMM, TOLD, pth, timm_folder, timm_model, vit
-from tests.tiny import pictures, tiny_model
+from tests.tiny import pictures, randomise, tiny_model
 
 
 PHOTOS = [Image.fromarray(photo) for photo in load_sample_images().images]
@@ -177,6 +179,9 @@ def test_labels_head_and_size_change_when_asked(tmp_path):
         import_checkpoint(source, labels=names[:4], **request)
     model, _, report = import_checkpoint(source, num_labels=3, **request)
     assert model(pictures(1, (32, 32))).logits.shape == (1, 3) and "3, from random" in report.notes[0]
+    assert import_checkpoint(source, num_labels=3, labels=["x", "y", "z"], **request).model.config.id2label[2] == "z"
+    with pytest.raises(ConversionError, match="3 but there are 5 labels"):
+        import_checkpoint(source, num_labels=3, labels=names, **request)
     model, _, report = import_checkpoint(source, drop_head=True, **request)
     assert isinstance(model, ViTCustomModel) and sorted(report.left_behind) == ["heads.head.bias", "heads.head.weight"]
     model, processor, report = import_checkpoint(source, image_size=[48, 24], **request)
@@ -245,3 +250,73 @@ def test_every_family_has_a_row_in_the_table_and_a_test_of_each_kind():
     assert all(f"| `{name}` |" in table for name in FAMILIES)
     assert {"timm", "torchvision", "deit", "ijepa", "dino"} <= {original.family for original in ORIGINALS.values()}
     assert SIZES["embed_dim"] == 48
+
+
+def test_one_of_several_encoders_is_chosen(tmp_path):
+    """The teacher of a training checkpoint: two containers, or two prefixes of one."""
+    teacher, student = (timm_model("vit_base_patch16_224", num_classes=0) for _ in range(2))
+    with torch.no_grad():
+        student.cls_token += 1
+    states = [{f"backbone.{n}": t for n, t in m.state_dict().items()} for m in (teacher, student)]
+    for state in states:
+        state["head.mlp.0.weight"] = torch.ones(3, 3)
+    torch.save(
+        {"teacher": states[0], "student": {f"module.{n}": t for n, t in states[1].items()}, "epoch": 3},
+        tmp_path / "a.pth",
+    )
+    both = {
+        f"{key}.{n}": t
+        for key, state in zip(("teacher", "student"), states, strict=True)
+        for n, t in state.items()
+        if "head" not in n
+    }
+    torch.save({"model": both}, tmp_path / "b.pth")
+    for path, prefix in (("a.pth", ""), ("b.pth", "model.")):
+        with pytest.raises(ConversionError, match=rf"--weights {prefix}student or {prefix}teacher"):
+            import_checkpoint(tmp_path / path, family="dino", set=TOLD)
+        for name, model in (("teacher", teacher), ("student", student)):
+            request = {"family": "dino", "weights": f"{prefix}{name}", "set": TOLD}
+            report = import_to_folder(tmp_path / path, tmp_path / f"{path}-{name}", **request)
+            weights = load_file(tmp_path / f"{path}-{name}/model.safetensors")
+            assert torch.equal(weights["embeddings.cls_token"], model.cls_token) and report.left_behind
+        with pytest.raises(ConversionError, match="teacher"):
+            import_checkpoint(tmp_path / path, family="dino", weights="pupil", set=TOLD)
+
+
+def test_a_timm_tower_of_open_clip(tmp_path):
+    their = timm.create_model("vit_tiny_patch16_224", num_classes=0, global_pool="avg", fc_norm=True)
+    state = {
+        f"visual.trunk.{name}": tensor.contiguous() for name, tensor in randomise(their.eval()).state_dict().items()
+    }
+    save_file(
+        {**state, "text.ln.weight": torch.ones(3), "logit_scale": torch.ones(1)},
+        tmp_path / "open_clip_model.safetensors",
+    )
+    tower = {"image_size": 224, "timm_model_name": "vit_tiny_patch16_224", "timm_pool": "avg", "timm_proj": "none"}
+    pixels = {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic", "resize_mode": "squash"}
+
+    def write(tower: dict) -> None:
+        config = {"model_cfg": {"vision_cfg": tower}, "preprocess_cfg": pixels}
+        (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+
+    write(tower)
+    model, processor, report = import_checkpoint(tmp_path)
+    with torch.no_grad():
+        expected = their(pictures(1, (224, 224)))
+        assert (model(pictures(1, (224, 224))).pooler_output - expected).abs().max() <= 1e-5 * expected.abs().max()
+    assert sorted(report.left_behind) == ["logit_scale", "text.ln.weight"]
+    assert processor(PHOTOS[0], return_tensors="pt").pixel_values.shape == (1, 3, 224, 224)
+    write({**tower, "timm_model_name": "vit_small_patch16_224"})
+    with pytest.raises(ConversionError, match="of another shape: cls_token"):
+        import_checkpoint(tmp_path)
+
+
+def test_what_was_changed_on_the_way_is_exported(tmp_path):
+    folder = timm_folder(timm_model("vit_base_patch16_224"), tmp_path)
+    import_to_folder(folder, tmp_path / "ours", num_labels=3, image_size=64)
+    export_checkpoint(tmp_path / "ours", tmp_path / "timm2", "timm")
+    model = timm.create_model(f"local-dir:{tmp_path / 'timm2'}", pretrained=True).eval()
+    mine = ViTCustomForImageClassification.from_pretrained(tmp_path / "ours").eval()
+    with torch.no_grad():
+        expected = mine(pictures(1, (64, 64))).logits
+        assert (model(pictures(1, (64, 64))) - expected).abs().max() <= 1e-5 * expected.abs().max()

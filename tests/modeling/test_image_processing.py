@@ -298,3 +298,21 @@ def test_large_pictures_that_pillow_keeps_in_pieces():
 def test_a_missing_picture_is_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         load_picture(tmp_path / "nowhere.png")
+
+
+def test_without_antialias_four_pixels_are_taken():
+    """As `tf.image.resize`: the sample at the centre of each new pixel, which Pillow's affine transform takes too."""
+    photo = Image.fromarray(load_sample_images().images[0])
+    processor = ViTCustomImageProcessor(
+        antialias=False, size={"height": 97, "width": 64}, rescale_factor=1, do_normalize=False
+    )
+    pixels = processor(photo, return_tensors="pt").pixel_values[0].int()
+    across, down = photo.width / 64, photo.height / 97
+    expected = photo.transform((64, 97), Image.Transform.AFFINE, (across, 0, 0, 0, down, 0), Image.Resampling.BILINEAR)
+    assert (pixels - torch.from_numpy(np.array(expected)).permute(2, 0, 1).int()).abs().max() <= 1
+    smooth = ViTCustomImageProcessor(size={"height": 97, "width": 64}, rescale_factor=1, do_normalize=False)(
+        photo, return_tensors="pt"
+    )
+    assert (pixels - smooth.pixel_values[0].int()).abs().max() > 30
+    with pytest.raises(ValueError, match="antialias"):
+        ViTCustomImageProcessor(antialias=False, resample=3)
