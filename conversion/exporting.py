@@ -74,7 +74,7 @@ def export_checkpoint(folder: str | Path, out: str | Path, to: str, layout: str 
         for name, tensor in to_theirs(rows, lambda name: weights.read(names[name])):
             yield named(name), tensor
         for name in kept.shapes if kept else ():
-            yield named(name), kept.read(name)
+            yield named(name), kept.stored(name)
 
     with whole_or_nothing(out) as written:
         WRITERS[family.suffix](written, tensors(), tables, record.get("container", family.wrap))

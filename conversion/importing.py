@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -116,8 +117,8 @@ def configuration(
     names = {"id2label": dict(enumerate(labels))} if labels and classes else {"num_labels": classes}
     try:
         config = ViTCustomConfig(**{**facts, **{n: v for n, v in told.items() if n in family.asked}, **names})
-    except (ValueError, TypeError) as error:
-        raise ConversionError(f"{source.path}: {error}") from error
+    except (ValueError, TypeError, StrictDataclassError) as error:
+        raise ConversionError(f"{source.path}: {' '.join(str(error).split())}") from error
     return config, []
 
 
@@ -228,7 +229,7 @@ def read_into_model(plan: Plan, request: Request) -> dict[str, Tensor]:
         tensor = tensor.to(DTYPES[request.dtype]) if request.dtype else tensor
         fill(plan.model, name if name.partition(".")[0] in HEADS else prefix + name, tensor)
     plan.model.config.dtype = common_dtype(plan.model)
-    return {name: read(name) for name in plan.kept}
+    return {name: place.weights.stored(place.names[name]) for name in plan.kept}
 
 
 HEADS = ("classifier", "distillation_classifier")

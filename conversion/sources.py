@@ -23,7 +23,13 @@ from conversion.mapping import Shape
 from conversion.weights import Containers, Weights
 
 
-SAFETENSORS_TYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
+SAFETENSORS_TYPES = {
+    "I64": torch.int64,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+}
 MAX_HEADER = 100_000_000  # bytes, of safetensors itself
 MAX_RATIO = 1100  # of packed bytes; deflate comes to 1032
 HEAD_OF_LFS = b"version https://git-lfs"

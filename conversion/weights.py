@@ -49,6 +49,10 @@ class Weights:
             raise ConversionError(f"{self.path}: {name} holds values that are not finite (NaN or infinity)")
         return tensor
 
+    def stored(self, name: str) -> Tensor:
+        """The tensor as it is, of any type: for one that is only kept."""
+        return self._readers[name]()
+
 
 Containers = dict[str, Weights]
 """State dicts by the place they have in a file: `""` where the file is one, `"model"`, `"teacher"`, ..."""

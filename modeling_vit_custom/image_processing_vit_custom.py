@@ -1,7 +1,7 @@
 """The image processor: the one owner of the pixels that a model is evaluated on."""
 
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from huggingface_hub.dataclasses import validate_typed_dict
@@ -41,6 +41,8 @@ class ViTCustomImageProcessorKwargs(ImagesKwargs, total=False):
     antialias (`bool`, *optional*, defaults to `True`):
         Whether a picture that becomes smaller is smoothed. `False`, for bilinear only, is how the JAX code of vit_jax and
         big_vision resizes (`tf.image.resize`).
+    crop_rounding (`str`, *optional*, defaults to `"even"`):
+        Where a centre crop lies that half a pixel is left over for: `"even"` as in torchvision, `"down"` as in transformers.
     background (`list[int]`, *optional*, defaults to white):
         Red, green and blue, 0..255, of what shows where a picture is transparent.
     max_pixels (`int`, *optional*, defaults to 89,478,485):
@@ -49,6 +51,7 @@ class ViTCustomImageProcessorKwargs(ImagesKwargs, total=False):
 
     crop_pct: float | int | None
     antialias: bool | None
+    crop_rounding: Literal["even", "down"] | None
     background: list[int] | tuple[int, ...] | None
     max_pixels: int | None
 
@@ -92,6 +95,7 @@ class ViTCustomImageProcessor(TorchvisionBackend):
     do_convert_rgb = True
     crop_pct = None
     antialias = True
+    crop_rounding = "even"
     background = list(WHITE)
     max_pixels = MAX_PIXELS
 
@@ -187,7 +191,17 @@ def as_batch(pictures: Tensor | list[Tensor]) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------------------
 # Arguments
 
-NEEDED = ("size", "resample", "antialias", "image_mean", "image_std", "rescale_factor", "background", "max_pixels")
+NEEDED = (
+    "size",
+    "resample",
+    "antialias",
+    "crop_rounding",
+    "image_mean",
+    "image_std",
+    "rescale_factor",
+    "background",
+    "max_pixels",
+)
 FLOATS = {"image_mean", "image_std", "rescale_factor"}
 SIZES = {"size", "crop_size", "pad_size"}
 

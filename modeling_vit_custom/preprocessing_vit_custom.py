@@ -55,6 +55,7 @@ class Steps:
         crop = size if crop_pct is not None else options["crop_size"] if options["do_center_crop"] else None
         self.crop = None if crop is None else (crop.height, crop.width)
         is_fixed = options["do_resize"] and size.height and size.width
+        self.floors_crop = options["crop_rounding"] == "down"
         self.shape = self.crop or ((size.height, size.width) if is_fixed else None)
         self.scale, self.bias = scale_and_bias(options)
         is_of_unit = max(map(abs, numbers(options["image_mean"]))) <= 1
@@ -67,7 +68,7 @@ class Steps:
         except ValueError as error:
             text = str(error)
             raise ValueError(text if text.startswith(name) else f"{name}: {text}") from error
-        pixels = pixels if self.crop is None else tvF.center_crop(pixels, list(self.crop))
+        pixels = pixels if self.crop is None else centre_crop(pixels, *self.crop, self.floors_crop)
         if self.scale is None:
             pixels = pixels if self.is_scaled or pixels.dtype == torch.uint8 else pixels.round().to(torch.uint8)
             return pixels.clone(memory_format=torch.contiguous_format) if out is None else out.copy_(pixels)
@@ -95,6 +96,14 @@ class Steps:
         if self.resample != Resampling.BILINEAR and picture.mode != "RGBA":  # which Pillow would weigh by opacity
             picture = picture.resize(shape[::-1], self.resample)
         return resize(pixels_of_picture(picture), shape, self.resample, self.antialias)[:, : self.channels]
+
+
+def centre_crop(pixels: Tensor, height: int, width: int, floors: bool) -> Tensor:
+    """The middle of pictures, padded with zeros where they are smaller; half a pixel rounds to even or, `floors`, down."""
+    rows, columns = (side - new for side, new in zip(pixels.shape[-2:], (height, width), strict=True))
+    if floors and rows >= 0 and columns >= 0:
+        return pixels[..., rows // 2 : rows // 2 + height, columns // 2 : columns // 2 + width]
+    return tvF.center_crop(pixels, [height, width])
 
 
 def resized_shape(size: SizeDict, crop_pct: float | None, height: int, width: int) -> tuple[int, int]:

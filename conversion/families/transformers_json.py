@@ -67,6 +67,7 @@ def meaning(kind: Kind, table: Facts) -> Facts:
             raise ConversionError(f"preprocessor_config.json: {name}={found[name]} is not one of our ways to a size")
     found["do_convert_rgb"] = found["do_convert_rgb"] is not False
     found["do_center_crop"] = bool(found["do_center_crop"])
+    found["crop_rounding"] = "down"
     return {n: list(value) if isinstance(value, tuple) else value for n, value in found.items() if value is not None}
 
 

@@ -420,11 +420,11 @@ PROCESSORS = {
     "vit-one-number": ("ViTImageProcessor", {"size": 48, "image_mean": [0.1, 0.2, 0.3]}),
     "deit": ("DeiTImageProcessor", {"size": {"height": 72, "width": 72}, "crop_size": {"height": 64, "width": 64}}),
     "bit": ("BitImageProcessor", {"size": {"shortest_edge": 73}, "crop_size": {"height": 64, "width": 64}}),
-    "clip": ("CLIPImageProcessor", {"size": 70, "crop_size": 64}),
+    "clip": ("CLIPImageProcessor", {"size": 64, "crop_size": 64}),
     "siglip": ("SiglipImageProcessor", {"size": {"height": 64, "width": 64}, "do_convert_rgb": None}),
     "dinov3": ("DINOv3ViTImageProcessor", {"size": {"height": 64, "width": 64}, "do_pad": False}),
     "no-normalisation": ("ViTImageProcessor", {"do_normalize": False, "resample": 0, "size": 64}),
-    "no-resize": ("ViTImageProcessor", {"do_resize": False, "do_center_crop": True, "crop_size": {"height": 98, "width": 98}}),
+    "no-resize": ("ViTImageProcessor", {"do_resize": False, "do_center_crop": True, "crop_size": {"height": 96, "width": 96}}),
 }  # fmt: skip
 
 
