@@ -107,6 +107,10 @@ class Place:
         parts = [part for part in self.prefix.replace("/", ".").split(".") if part not in SILENT]
         return ".".join([self.container, *parts] if self.container else parts)
 
+    def is_kept(self, name: str) -> bool:
+        """Whether the family keeps a tensor of this name beside the model."""
+        return belongs(name, self.family.kept)
+
     def chosen(self, keys: list[str]) -> "Place":
         """This one, without the tensors beside it that belong to the others of `keys`."""
         roots = {key.removeprefix(self.container).strip(".").partition(".")[0] for key in keys if key != self.key}

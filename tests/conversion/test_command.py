@@ -53,7 +53,7 @@ def test_import_export_and_verify(source, tmp_path, capsys):
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
     capsys.readouterr()
     assert main(["verify", source, ours, *HEADS, "--plot", str(tmp_path / "plot.png")]) == 0
-    assert "logits" in capsys.readouterr().out and (tmp_path / "plot.png").exists()
+    assert "block 2" in capsys.readouterr().out and (tmp_path / "plot.png").exists()
     config = tmp_path / "ours/config.json"
     config.write_text(config.read_text().replace('"hidden_act": "gelu"', '"hidden_act": "quick_gelu"'))
     if "quick_gelu" not in config.read_text():
