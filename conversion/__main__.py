@@ -123,7 +123,7 @@ def read_labels(path: Path | None) -> list[str] | None:
     if path is None:
         return None
     try:
-        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise ConversionError(f"--labels {path}: {error}") from error
 
@@ -170,7 +170,7 @@ def main(arguments: list[str] | None = None) -> int:
             return list_families() or 0
         return commands[options.command](options) or 0
     except (ConversionError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print("error:", " ".join(str(error).split()), file=sys.stderr)
         return 2
 
 

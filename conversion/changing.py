@@ -1,5 +1,6 @@
 """Changes on the way in: another number of classes, another size."""
 
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 
 from conversion.errors import ConversionError
@@ -11,6 +12,10 @@ from modeling_vit_custom.positions_vit_custom import resample_grid
 def change(model: ViTCustomPreTrainedModel, request: Request, report: Report) -> None:
     """What was asked for beyond what the source is: another number of classes, another size."""
     config = model.config
+    if request.num_labels is not None and request.num_labels < 1:
+        raise ConversionError(
+            f"--num-labels {request.num_labels} must be 1 or more; --drop-head leaves out the classifier"
+        )
     if request.num_labels is not None and request.num_labels != config.num_labels:
         if not isinstance(model, ViTCustomForImageClassification) or config.distillation_token:
             raise ConversionError(
@@ -36,11 +41,11 @@ def resize(model: ViTCustomPreTrainedModel, image_size: int | list[int], report:
     old_size, old_grid = config.image_size, config.grid_size
     if config.position_embedding not in ("learned", "sincos_1d", "sincos_2d", "rope_2d", "none"):
         raise ConversionError(f"--image-size: a {config.position_embedding} table is not resized")
-    config.image_size = image_size
     try:
+        config.image_size = image_size
         config.validate_architecture()
-    except ValueError as error:
-        raise ConversionError(f"--image-size {image_size}: {error}") from error
+    except (ValueError, StrictDataclassError) as error:
+        raise ConversionError(f"--image-size {image_size}: {' '.join(str(error).split())}") from error
     if config.position_embedding == "learned":
         table = resample_grid(position.grid.detach(), config.grid_size, config.position_resampling)
         position.grid = nn.Parameter(table.contiguous())

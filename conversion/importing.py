@@ -105,10 +105,11 @@ def configuration(
 ) -> tuple[ViTCustomConfig, list[str]]:
     """Our configuration: what the file says, then what was told where the file says nothing."""
     for name, value in told.items():
-        if facts.get(name, ViTCustomConfig.__dict__.get(name)) != value and name not in family.asked:
+        said = facts.get(name, ViTCustomConfig.__dict__.get(name))
+        if said != value and name not in family.asked:
             raise ConversionError(
-                f"--set {name}={value}: the file says {facts.get(name, 'otherwise')}; what it says cannot be set"
-                f" (can be told: {', '.join(family.asked)})"
+                f"--set {name}={value}: a file of {family.name} means {said}; what the file or its library says cannot be set "
+                f"(can be told: {', '.join(family.asked)})"
             )
     labels = family.labels(found) if request.labels is None or request.num_labels else request.labels
     classes = facts.pop("num_labels", 0)
@@ -134,7 +135,7 @@ def build_processor(family: Family, found: Found, config: ViTCustomConfig, told:
         return ViTCustomImageProcessor.for_model(config, **{**family.pixels(found, config), **told})
     except ConversionError:
         raise
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, StrictDataclassError) as error:
         raise ConversionError(f"the image processor of {family.name}: {error}") from error
 
 
@@ -191,7 +192,10 @@ def import_to_folder(source: str | Path, out: str | Path, max_shard_size: str = 
         opened = open_source(source)
         with hashed(opened) as sha256:
             model, processor, report = convert(opened, Request(**request))
-            model.save_pretrained(folder, max_shard_size=max_shard_size)
+            try:
+                model.save_pretrained(folder, max_shard_size=max_shard_size)
+            except ValueError as error:
+                raise ConversionError(f"{out} cannot be written: {error}") from error
             processor.save_pretrained(folder)
             report.sha256 = sha256.result()
         if report.kept:

@@ -118,3 +118,30 @@ def test_an_import_needs_little_more_memory_than_the_file_has(source, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) <= 1.3 * (tmp_path / "large.pth").stat().st_size
+
+
+WRONG = {
+    "--image-size 0": "image_size=0",
+    "--image-size abc": "image_size",
+    "--image-size 33": "multiple",
+    "--num-labels 0": "--drop-head",
+    "--num-labels -1": "1 or more",
+    "--set image_mean=abc": "image_mean",
+    "--set num_attention_heads=x": "num_attention_heads",
+    "--set num_attention_heads=5": "num_attention_heads=5",
+    "--set layer_norm_eps=1e-5": "means 1e-06",
+    "--set crop_pct=3": "crop_pct",
+    "--set heads=3": "heads",
+    "--max-shard-size foo": "cannot be written",
+    "--weights model_ema": "model_ema",
+    "--family vit_jax": "vit_jax",
+}
+
+
+@pytest.mark.parametrize("option", WRONG)
+def test_what_is_wrong_is_one_line_and_nothing_is_written(option, source, tmp_path, capsys):
+    arguments = HEADS if "heads=" not in option or "set heads" in option else []
+    assert main(["import", source, str(tmp_path / "out"), *arguments, *option.split()]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("error: ") and WRONG[option] in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["weights.pth"]
