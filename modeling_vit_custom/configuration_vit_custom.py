@@ -140,7 +140,7 @@ class ViTCustomConfig(BackboneConfigMixin, PreTrainedConfig):
         sincos_frequencies (`str`, defaults to `"mae"`): Frequencies of `"sincos_2d"`, as in MAE or in big_vision.
         rope_theta (`float`, defaults to 100.0): Base of the periods of `"rope_2d"`.
         pooling (`str`, defaults to `"cls"`): `"cls"`, `"mean"` (of the patches), `"cls_mean"` (both, concatenated),
-            `"map"` (attention with a learned probe, Zhai et al. 2022) or `"none"`.
+            `"map"` (attention of a learned probe to the patches, Zhai et al. 2022) or `"none"`.
         representation_size (`int`, *optional*): Width of a Linear + tanh after pooling, the paper's pre-training head.
         projection_dim (`int`, *optional*): Width of a bias-free projection after pooling (CLIP).
         hidden_dropout_prob (`float`, defaults to 0.0): Dropout after the embeddings and in every residual branch.

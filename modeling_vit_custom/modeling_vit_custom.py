@@ -214,22 +214,6 @@ def residual_branch(config: ViTCustomConfig, index: int) -> nn.Sequential:
 # Pooling
 
 
-class AttentionPool(nn.Module):
-    """Attention of a learned probe over all tokens, then an FFN (Zhai et al. 2022, `MAPHead` of big_vision): (B, D)."""
-
-    def __init__(self, config: ViTCustomConfig):
-        super().__init__()
-        self.probe = nn.Parameter(torch.empty(1, 1, config.hidden_size))
-        self.attention = ViTCustomAttention(config, qk_norm=False)
-        self.norm = build_norm(config, config.hidden_size)
-        self.ffn = FFNS[config.ffn_type](config)
-
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        y_B1D, _ = self.attention(self.probe.expand(x_BTD.shape[0], -1, -1), x_BTD)
-        y_B1D = y_B1D + self.ffn(self.norm(y_B1D))
-        return y_B1D[:, 0]
-
-
 class Pool(nn.Module):
     """Base of the pools that take class token or patches out of the sequence."""
 
@@ -261,6 +245,22 @@ class ClassMeanPool(Pool):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         return torch.cat([x_BTD[:, 0], self.mean(x_BTD)], dim=-1)
+
+
+class AttentionPool(Pool):
+    """Attention of a learned probe over the patches, then an FFN (Zhai et al. 2022, `MAPHead` of big_vision): (B, D)."""
+
+    def __init__(self, config: ViTCustomConfig):
+        super().__init__(config)
+        self.probe = nn.Parameter(torch.empty(1, 1, config.hidden_size))
+        self.attention = ViTCustomAttention(config, qk_norm=False)
+        self.norm = build_norm(config, config.hidden_size)
+        self.ffn = FFNS[config.ffn_type](config)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        y_B1D, _ = self.attention(self.probe.expand(x_BTD.shape[0], -1, -1), x_BTD[:, self.num_prefix_tokens :])
+        y_B1D = y_B1D + self.ffn(self.norm(y_B1D))
+        return y_B1D[:, 0]
 
 
 POOLINGS = {"cls": ClassPool, "mean": MeanPool, "cls_mean": ClassMeanPool, "map": AttentionPool}

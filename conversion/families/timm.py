@@ -119,8 +119,8 @@ def refuse_what_differs(model: nn.Module) -> None:
         )
     if projection.stride != projection.kernel_size:
         raise ConversionError(f"patches of {projection.kernel_size} with a stride of {projection.stride} overlap")
-    if getattr(model, "pool_include_prefix", False) and model.global_pool == "avg" and model.num_prefix_tokens:
-        raise ConversionError("pool_include_prefix: the mean takes in the prefix tokens, which ours does not")
+    if getattr(model, "pool_include_prefix", False) and model.global_pool != "token" and model.num_prefix_tokens:
+        raise ConversionError("pool_include_prefix: the pooling takes in the prefix tokens, which ours does not")
 
 
 def facts_of_model(model: nn.Module) -> Facts:

@@ -101,6 +101,7 @@ TIMM = {
     "clip": ("vit_base_patch16_clip_224", {}),
     "clip-quickgelu": ("vit_base_patch16_clip_quickgelu_224", {}),
     "siglip": ("vit_base_patch16_siglip_224", {}),
+    "registers-map": ("vit_so150m_patch16_reg4_map_256", {}),
     "siglip2-tanh": ("vit_base_patch32_siglip_256", {}),
     "siglip-gap": ("vit_base_patch16_siglip_gap_224", {}),
     "dinov2": ("vit_small_patch14_dinov2", {}),

@@ -320,3 +320,31 @@ def test_what_was_changed_on_the_way_is_exported(tmp_path):
     with torch.no_grad():
         expected = mine(pictures(1, (64, 64))).logits
         assert (model(pictures(1, (64, 64))) - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+STRANGERS = {
+    "vit_tiny_r_s16_p8_224": "backbone",
+    "vit_small_patch16_rope_224": "AttentionRope",
+    "vit_base_patch16_rpn_224": "ResPostBlock",
+    "vit_base_patch16_xp_224": "known family",
+    "beit_base_patch16_224": "q_bias",
+    "samvit_base_patch16": "unknown to this family",
+    "vit_small_patch16_18x2_224": "known family",
+    "eva02_tiny_patch14_224": "RotaryEmbeddingCat",
+    "vit_relpos_small_patch16_224": "RelPosBlock",
+    "vit_dlittle_patch16_reg1_gap_256": "DiffAttention",
+    "vit_intern300m_patch14_448": "norm.weight",
+}
+
+
+@pytest.mark.parametrize("architecture", STRANGERS)
+def test_models_of_timm_that_are_no_plain_vit_are_refused(architecture):
+    with torch.device("meta"):
+        model = timm.create_model(architecture)
+    with pytest.raises(ConversionError, match=STRANGERS[architecture]):
+        import_checkpoint(model)
+
+
+def test_a_pooling_over_prefix_tokens_is_refused():
+    with pytest.raises(ConversionError, match="pool_include_prefix"):
+        import_checkpoint(timm_model("vit_medium_patch16_reg4_gap_256", pool_include_prefix=True))
