@@ -59,9 +59,9 @@ def export_checkpoint(folder: str | Path, out: str | Path, to: str, layout: str 
     unmapped = [name for name in names if name not in {part for row in rows for part in row.ours}]
     if unmapped:
         raise ConversionError(f"{to} has no place for {len(unmapped)} tensors, such as {', '.join(unmapped[:6])}")
-    kept = open_weights(folder / KEPT)[""] if record and (folder / KEPT).exists() else None
+    kept = kept_tensors(folder, record, family, config)
     theirs = {row.theirs: shape_of(row, names, weights) for row in rows}
-    theirs |= kept.shapes if kept else {}
+    theirs |= {name: tuple(tensor.shape) for name, tensor in kept.items()}
     tables = family.config(config, processor, record) if family.config else {}
     check_expressed(family, config, theirs, tables, layout)
 
@@ -73,12 +73,22 @@ def export_checkpoint(folder: str | Path, out: str | Path, to: str, layout: str 
     def tensors() -> Iterator[tuple[str, Tensor]]:
         for name, tensor in to_theirs(rows, lambda name: weights.read(names[name])):
             yield named(name), tensor
-        for name in kept.shapes if kept else ():
-            yield named(name), kept.stored(name)
+        for name, tensor in kept.items():
+            yield named(name), tensor
 
     with whole_or_nothing(out) as written:
         WRITERS[family.suffix](written, tensors(), tables, record.get("container", family.wrap))
     return out
+
+
+def kept_tensors(folder: Path, record: Facts, family: Family, config: ViTCustomConfig) -> dict[str, Tensor]:
+    """The tensors of the source that the model has no place for; of a model from elsewhere, what the family puts there."""
+    if not record:
+        return family.made(config)
+    if not (folder / KEPT).exists():
+        return {}
+    kept = open_weights(folder / KEPT)[""]
+    return {name: kept.stored(name) for name in kept.shapes}
 
 
 def shape_of(row: Row, names: dict[str, str], weights: Weights) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from conversion.errors import ConversionError, FactNeeded
 from conversion.mapping import Shape, Table
@@ -141,6 +141,7 @@ class Family:
         spelling: The one to write for a configuration where nothing says another; by default the first.
         asked: Fields that the files don't hold and that may therefore be told.
         kept: Names (with `*`) that our model has no place for, and that are written back on export.
+        made: What stands in for those of a model that never had them, so that the original loads the file.
         beside: Names (with `*`), outside the prefix, of what isn't the image encoder; left behind.
         suffix: Of the file that `export` writes: `.npz`, `.pth`, or nothing for a folder.
         config: The JSON files of a folder format, by name, out of our configuration, processor and record.
@@ -163,6 +164,7 @@ class Family:
     spelling: Callable[[ViTCustomConfig], str] | None = None
     asked: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+    made: Callable[[ViTCustomConfig], dict[str, Tensor]] = lambda config: {}
     beside: tuple[str, ...] = ()
     suffix: str = ".pth"
     config: Callable[[ViTCustomConfig, ViTCustomImageProcessor, Facts], dict[str, Facts]] | None = None

@@ -1,5 +1,8 @@
 """The `.pth` files of facebookresearch: DeiT, DINO, DINOv2, DINOv3, MAE and I-JEPA."""
 
+import torch
+from torch import Tensor
+
 from conversion.families.base import BICUBIC, IMAGENET, Facts, Family, Found
 from conversion.families.torch_names import geometry, names, table_positions
 from conversion.mapping import Table
@@ -104,6 +107,11 @@ def dinov2_facts(found: Found) -> Facts:
     return {**facts, **table_positions(found, facts)}
 
 
+def mask_token(config: ViTCustomConfig) -> dict[str, Tensor]:
+    """A token that inference doesn't use."""
+    return {"mask_token": torch.zeros(1, config.hidden_size)}
+
+
 DINOV2 = family(
     "dinov2",
     "DINOv2, with and without registers (.pth)",
@@ -114,6 +122,7 @@ DINOV2 = family(
     facts=dinov2_facts,
     table=lambda config, layout: names(config, "register_tokens", gated="mlp.w12"),
     kept=("mask_token",),
+    made=mask_token,
 )
 
 
@@ -135,6 +144,18 @@ def patch(facts: Facts) -> int:
     return size if isinstance(size, int) else max(size)
 
 
+def buffers(config: ViTCustomConfig) -> dict[str, Tensor]:
+    """The buffers that the original fills at its start: periods of the rotation, and which biases act."""
+    width, quarter = config.hidden_size, config.head_dim // 4
+    made = {"rope_embed.periods": config.rope_theta ** (torch.arange(quarter) * 4 / config.head_dim)} | mask_token(
+        config
+    )
+    if config.query_bias:
+        mask = torch.cat([torch.ones(width), torch.zeros(width), torch.ones(width)])
+        made |= {f"blocks.{index}.attn.qkv.bias_mask": mask.clone() for index in range(config.num_hidden_layers)}
+    return made
+
+
 DINOV3 = family(
     "dinov3",
     "DINOv3 ViT (.pth)",
@@ -144,6 +165,7 @@ DINOV3 = family(
     table=lambda config, layout: names(config, "storage_tokens", gated="mlp.w1"),
     asked=("num_attention_heads", "image_size", "rope_theta"),
     kept=("mask_token", "rope_embed.periods", "local_cls_norm.*", "blocks.*.attn.qkv.bias_mask"),
+    made=buffers,
 )
 
 

@@ -88,3 +88,12 @@ def test_every_family_whose_original_cannot_be_installed_has_a_file_of_it():
         name for name in FAMILIES if name.startswith("transformers")
     }
     assert covered | elsewhere == set(FAMILIES) and not covered & elsewhere
+
+
+def test_the_buffers_of_dinov3_are_made_as_the_original_makes_them():
+    case = next(path for path in FIXTURES if path.name == "facebook_dinov3")
+    config = import_checkpoint(case / "weights.pth", **REQUESTS[case.name]).model.config
+    made, file = FAMILIES["dinov3"].made(config), torch.load(case / "weights.pth", weights_only=True)
+    for name in made.keys() - {"mask_token"}:
+        assert torch.equal(made[name], file[name]) and made[name].dtype == file[name].dtype, name
+    assert made["mask_token"].shape == file["mask_token"].shape
