@@ -85,7 +85,7 @@ def list_families() -> None:
 def inspect(options: argparse.Namespace) -> None:
     """Prints what a source is."""
     request = Request(family=options.family, weights=options.weights, set=dict(options.set))
-    source = open_source(options.source)
+    source = open_source(options.source, mapped=True)
     plan = plan_import(source, request)
     config, place = plan.config, plan.place
     states = {f"{name or 'top'}": f"{len(state.shapes)} tensors" for name, state in source.containers.items()}

@@ -49,9 +49,10 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def open_source(source: str | Path | nn.Module) -> Source:
+def open_source(source: str | Path | nn.Module, mapped: bool = False) -> Source:
     """
-    A file, a folder, the name of a Hub repository, which is downloaded or taken out of the cache, or a live model.
+    A file, a folder, the name of a Hub repository, which is downloaded or taken out of the cache, or a live
+    model. `mapped` to look at names and shapes alone, without the numbers.
 
     Raises:
         `ConversionError`: if there is no such thing, or it is not what it should be.
@@ -62,7 +63,7 @@ def open_source(source: str | Path | nn.Module) -> Source:
         return Source(Path(name), name, {"": Weights(Path(name), state)}, [], live=source)
     path = Path(source).expanduser()
     if path.is_file():
-        return Source(path, path.name, open_weights(path), [path])
+        return Source(path, path.name, open_weights(path, mapped), [path])
     if not path.exists():
         path = hub_folder(str(source))
     containers, files = open_folder(path)

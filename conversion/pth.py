@@ -40,10 +40,10 @@ SCRIPTED = ("__torch__.", "torch.jit._pickle.")  # the modules of TorchScript, a
 NOT_WEIGHTS = ("epoch", "step", "args", "name")  # of a table whose other entries are the weights
 
 
-def open_torch(path: Path, script: str | None = None) -> Containers:
+def open_torch(path: Path, script: str | None = None, mapped: bool = False) -> Containers:
     """
     The state dicts of a `.pth`, read by torch's restricted unpickler. `script` names the file that `path` is a part of, an
-    archive of TorchScript, whose modules are read as tables.
+    archive of TorchScript, whose modules are read as tables. `mapped` leaves the numbers in the file, for a look at names and shapes.
     """
     inert = list(BESIDE)
     try:
@@ -52,7 +52,7 @@ def open_torch(path: Path, script: str | None = None) -> Containers:
             inert += [name for name in names if name.startswith(SCRIPTED)]
         with torch.serialization.safe_globals([(Inert, name) for name in inert]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         unsafe = next((line for line in reason if "GLOBAL" in line or "nsupported" in line), reason[0])

@@ -35,9 +35,9 @@ MAX_RATIO = 1100  # of packed bytes; deflate comes to 1032
 HEAD_OF_LFS = b"version https://git-lfs"
 
 
-def open_weights(path: Path) -> Containers:
+def open_weights(path: Path, mapped: bool = False) -> Containers:
     """
-    The state dicts of a file, whose format is told by its first bytes.
+    The state dicts of a file, whose format is told by its first bytes; `mapped` to look at names and shapes alone.
 
     Raises:
         `ConversionError`: for a file of no known format, a damaged one, and one that would run code.
@@ -55,7 +55,7 @@ def open_weights(path: Path) -> Containers:
     if path.suffix == ".safetensors":
         return {"": open_safetensors(path)}
     if head.startswith(b"PK"):
-        return open_zip(path)
+        return open_zip(path, mapped)
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= max(MAX_HEADER, size):
         return {"": open_safetensors(path)}
     if head[:1] == b"\x80":
@@ -103,7 +103,7 @@ def bytes_reader(path: Path, start: int, length: int, dtype: torch.dtype, shape:
 # Zip archives: .npz of numpy, .pth of torch, archives of TorchScript
 
 
-def open_zip(path: Path) -> Containers:
+def open_zip(path: Path, mapped: bool = False) -> Containers:
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
@@ -116,7 +116,7 @@ def open_zip(path: Path) -> Containers:
         size, claimed = path.stat().st_size, sum(member.file_size for member in read)
         if claimed > size or any(member.compress_type != zipfile.ZIP_STORED for member in read):
             raise ConversionError(f"{path} claims {claimed:,} bytes but has {size:,}; torch packs no weights")
-        return pth.open_torchscript(path) if is_script else pth.open_torch(path)
+        return pth.open_torchscript(path) if is_script else pth.open_torch(path, mapped=mapped)
     if names and all(name.endswith(".npy") for name in names):
         return {"": open_npz(path, members)}
     raise ConversionError(f"{path} is a zip archive, but of neither torch nor numpy")
