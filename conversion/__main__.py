@@ -8,9 +8,12 @@ from typing import Any
 from conversion.errors import ConversionError
 from conversion.exporting import export_checkpoint
 from conversion.families import FAMILIES
-from conversion.importing import import_to_folder, plan_import
+from conversion.importing import DTYPES, import_to_folder, plan_import
 from conversion.locate import open_source
 from conversion.records import Report, Request
+from conversion.table import markdown
+from conversion.verify import verify
+from modeling_vit_custom import VARIANTS, ViTCustomConfig
 
 
 def parse_value(text: str) -> Any:
@@ -57,9 +60,7 @@ def parser() -> argparse.ArgumentParser:
         "--image-size", type=parse_value, help="another size, PIXELS or HEIGHT,WIDTH; positions are resampled"
     )
     into.add_argument("--drop-head", action="store_true", help="leave out the classifier")
-    into.add_argument(
-        "--dtype", choices=("float16", "bfloat16", "float32", "float64"), help="another type than the stored one"
-    )
+    into.add_argument("--dtype", choices=DTYPES, help="another type than the stored one")
     into.add_argument("--max-shard-size", default="5GB", help="the largest file of weights (default: %(default)s)")
     out = commands.add_parser("export", help="writes a folder of ours in a family's own format")
     out.add_argument("folder", metavar="FOLDER", help="a folder that was imported or saved")
@@ -75,10 +76,8 @@ def parser() -> argparse.ArgumentParser:
     return main
 
 
-def list_families() -> None:
+def list_families(options: argparse.Namespace) -> None:
     """Prints the table of families."""
-    from conversion.table import markdown
-
     print(markdown())
 
 
@@ -110,10 +109,8 @@ def inspect(options: argparse.Namespace) -> None:
         print(f"{name:16} {value}")
 
 
-def variant(config: Any) -> str:
+def variant(config: ViTCustomConfig) -> str:
     """The named size, such as B/16."""
-    from modeling_vit_custom import VARIANTS
-
     sizes = {row[:4]: name for name, row in VARIANTS.items()}
     key = (config.hidden_size, config.intermediate_size, config.num_hidden_layers, config.num_attention_heads)
     return f"{sizes[key]}/{config.patch_size}" if key in sizes else "no named size"
@@ -151,8 +148,6 @@ def run_export(options: argparse.Namespace) -> None:
 
 
 def run_verify(options: argparse.Namespace) -> int:
-    from conversion.verify import verify
-
     result = verify(
         options.source, options.folder, options.tolerance, options.plot,
         family=options.family, weights=options.weights, set=dict(options.set),
@@ -164,10 +159,10 @@ def run_verify(options: argparse.Namespace) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command; 0 if all is well, 1 if `verify` finds a difference, 2 for an error."""
     options = parser().parse_args(arguments)
-    commands = {"inspect": inspect, "import": run_import, "export": run_export, "verify": run_verify}
+    commands = {
+        "list": list_families, "inspect": inspect, "import": run_import, "export": run_export, "verify": run_verify,
+    }  # fmt: skip
     try:
-        if options.command == "list":
-            return list_families() or 0
         return commands[options.command](options) or 0
     except (ConversionError, OSError) as error:
         print("error:", " ".join(str(error).split()), file=sys.stderr)

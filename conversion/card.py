@@ -1,15 +1,11 @@
 """The model card of an imported checkpoint."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from huggingface_hub import ModelCard, ModelCardData
 
+from conversion.records import Report
 from modeling_vit_custom import ViTCustomPreTrainedModel
-
-
-if TYPE_CHECKING:
-    from conversion.convert import Report
 
 
 TEXT = """---
@@ -39,7 +35,7 @@ processor = AutoImageProcessor.from_pretrained("OWNER/NAME", trust_remote_code=T
 """
 
 
-def write_card(path: Path, model: ViTCustomPreTrainedModel, report: "Report", title: str) -> None:
+def write_card(path: Path, model: ViTCustomPreTrainedModel, report: Report, title: str) -> None:
     """Writes the card: family, the SHA-256 of each source file, size and use."""
     config = model.config
     classifies = bool(config.num_labels)

@@ -65,9 +65,10 @@ def export_checkpoint(folder: str | Path, out: str | Path, to: str, layout: str 
     tables = family.config(config, processor, record) if family.config else {}
     check_expressed(family, config, theirs, tables, layout)
 
+    base = record.get("base", family.bases[0] if family.bases and config.num_labels else "")
+    prefix = record.get("prefix", family.prefix)
+
     def named(name: str) -> str:
-        base = record.get("base", family.bases[0] if family.bases and config.num_labels else "")
-        prefix = record.get("prefix", family.prefix)
         return prefix + ("" if belongs(name, family.heads) else base) + name
 
     def tensors() -> Iterator[tuple[str, Tensor]]:

@@ -32,8 +32,7 @@ from modeling_vit_custom import (
 
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
-
-
+HEADS = ("classifier", "distillation_classifier")
 MOST = {"num_labels": 100_000, "num_hidden_layers": 1000}  # beyond any ViT; a small packed file can claim more
 
 
@@ -49,7 +48,6 @@ class Plan:
     kept: list[str]
     dropped: list[str]
     notes: list[str]
-    processor: ViTCustomImageProcessor
 
 
 def plan_import(source: Source, request: Request) -> Plan:
@@ -77,32 +75,28 @@ def plan_import(source: Source, request: Request) -> Plan:
     if request.drop_head and facts.get("num_labels"):
         dropped = [name for name in found.shapes if name in head_names(family, found, facts)]
         facts |= {"num_labels": 0}
-    config, notes = configuration(source, family, found, facts, fields, request)
+    config = configuration(source, family, found, facts, fields, request)
     model = empty_model(config)
     parameters = {name.removeprefix("vit."): tuple(value.shape) for name, value in model.state_dict().items()}
     kept = [name for name in found.shapes if belongs(name, family.kept)]
     rest = {name: shape for name, shape in found.shapes.items() if name not in {*kept, *dropped}}
     rows = rows_of(family.table(config, found.layout), parameters, config.num_hidden_layers)
     account(rows, rest, parameters, str(source.path))
-    processor = build_processor(family, found, config, of_processor)
-    if dropped:
-        notes.append(f"head dropped, as asked: {', '.join(dropped)}")
-    return Plan(source, place, config, rows, model, kept, dropped, notes, processor)
+    build_processor(family, found, config, of_processor)  # asks for what it lacks, before anything is read
+    notes = [f"head dropped, as asked: {', '.join(dropped)}"] if dropped else []
+    return Plan(source, place, config, rows, model, kept, dropped, notes)
 
 
 def head_names(family: Family, found: Found, facts: Facts) -> set[str]:
     """Their names of the classifiers."""
     config = ViTCustomConfig(**facts)
-    rows = rows_of(family.table(config, found.layout), ["classifier.weight", "classifier.bias", *DISTILLATION], 1)
-    return {row.theirs for row in rows}
-
-
-DISTILLATION = ("distillation_classifier.weight", "distillation_classifier.bias")
+    heads = [f"{head}.{leaf}" for head in HEADS for leaf in ("weight", "bias")]
+    return {row.theirs for row in rows_of(family.table(config, found.layout), heads, 1)}
 
 
 def configuration(
     source: Source, family: Family, found: Found, facts: Facts, told: Facts, request: Request
-) -> tuple[ViTCustomConfig, list[str]]:
+) -> ViTCustomConfig:
     """Our configuration: what the file says, then what was told where the file says nothing."""
     for name, value in told.items():
         said = facts.get(name, ViTCustomConfig.__dict__.get(name))
@@ -117,10 +111,9 @@ def configuration(
         raise ConversionError(f"the head has {classes} outputs but there are {len(labels)} labels")
     names = {"id2label": dict(enumerate(labels))} if labels and classes else {"num_labels": classes}
     try:
-        config = ViTCustomConfig(**{**facts, **{n: v for n, v in told.items() if n in family.asked}, **names})
+        return ViTCustomConfig(**{**facts, **{n: v for n, v in told.items() if n in family.asked}, **names})
     except (ValueError, TypeError, StrictDataclassError) as error:
         raise ConversionError(f"{source.path}: {' '.join(str(error).split())}") from error
-    return config, []
 
 
 def empty_model(config: ViTCustomConfig) -> ViTCustomPreTrainedModel:
@@ -234,9 +227,6 @@ def read_into_model(plan: Plan, request: Request) -> dict[str, Tensor]:
         fill(plan.model, name if name.partition(".")[0] in HEADS else prefix + name, tensor)
     plan.model.config.dtype = common_dtype(plan.model)
     return {name: place.weights.stored(place.names[name]) for name in plan.kept}
-
-
-HEADS = ("classifier", "distillation_classifier")
 
 
 def fill(model: nn.Module, name: str, tensor: Tensor) -> None:

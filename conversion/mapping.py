@@ -143,12 +143,10 @@ PARAMETER = parameter(SAME)
 
 @dataclass(frozen=True)
 class Their:
-    """What is on their side of a line of a table. `absent_as_zero`: a fused bias of which we may have a part only."""
+    """What is on their side of a line of a table. Where it is one for several of ours, `SAME` means that it is split."""
 
     name: str
     leaves: Leaves = field(default_factory=lambda: TORCH)
-    joins: Callable[[int, tuple[int, ...]], Op] = split
-    join_op: Op | None = None
 
 
 Table = Mapping[str, str | Their]
@@ -174,29 +172,25 @@ def expand(template: str) -> list[str]:
 def rows_of(table: Table, parameters: Iterable[str], depth: int) -> list[Row]:
     """The lines of `table` that fill some of `parameters`, block by block; a line that fills none is left out."""
     known, rows = set(parameters), []
-    for our_template, their in table.items():
+    for ours, their in table.items():
         their = Their(their) if isinstance(their, str) else their
-        repeated = "{i}" in our_template
-        stack = repeated and "{i}" not in their.name
-        blocks = range(depth) if repeated else [0]
-        for our_leaf, (their_leaf, op) in their.leaves.items():
-            name = their.name + their_leaf
-            per_block = []
-            for index in blocks:
-                template = f"{our_template}.{our_leaf}" if our_leaf else our_template
-                wanted = expand(template.replace("{i}", str(index)))
-                ours = tuple(part for part in wanted if part in known)
-                if ours:
-                    absent = tuple(i for i, part in enumerate(wanted) if part not in known)
-                    if their.join_op is not None:
-                        op = their.join_op
-                    elif len(wanted) > 1:
-                        op = their.joins(len(wanted), absent)
-                    per_block.append(Row(name.replace("{i}", str(index)), ours, op))
-            if stack and per_block:
-                ours = tuple(part for row in per_block for part in row.ours)
-                per_block = [Row(name, ours, stacked(per_block[0].op, len(per_block)))]
-            rows.extend(per_block)
+        for leaf, (their_leaf, op) in their.leaves.items():
+            rows += rows_of_line(f"{ours}.{leaf}" if leaf else ours, their.name + their_leaf, op, known, depth)
+    return rows
+
+
+def rows_of_line(ours: str, theirs: str, op: Op, known: set[str], depth: int) -> list[Row]:
+    """A row for each block, or one for all where theirs are stacked."""
+    rows = []
+    for index in range(depth) if "{i}" in ours else [0]:
+        wanted = expand(ours.replace("{i}", str(index)))
+        absent = tuple(place for place, name in enumerate(wanted) if name not in known)
+        if len(absent) < len(wanted):
+            joined = split(len(wanted), absent) if op is SAME and len(wanted) > 1 else op
+            live = tuple(name for name in wanted if name in known)
+            rows.append(Row(theirs.replace("{i}", str(index)), live, joined))
+    if rows and "{i}" in ours and "{i}" not in theirs:
+        return [Row(theirs, tuple(name for row in rows for name in row.ours), stacked(rows[0].op, len(rows)))]
     return rows
 
 

@@ -31,7 +31,6 @@ class Report:
     told: Facts = field(default_factory=dict)
     their_config: Facts | None = None
     their_processor: Facts | None = None
-    dtypes: dict[str, str] = field(default_factory=dict)
     left_behind: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     kept: dict[str, Tensor] = field(default_factory=dict, repr=False)

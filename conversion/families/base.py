@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from conversion.errors import ConversionError, FactNeeded
 from conversion.mapping import Shape, Table
 from modeling_vit_custom import VARIANTS, ViTCustomConfig, ViTCustomImageProcessor
+from modeling_vit_custom.configuration_vit_custom import pair
 
 
 Facts = dict[str, Any]
@@ -90,12 +91,12 @@ class Found:
         """
         if "image_size" in self.told:
             size = self.told["image_size"]
-            height, width = (size, size) if isinstance(size, int) else size
+            height, width = pair(size)
             fits = [p for p in prefixes if rows - p == height // patch[0] * (width // patch[1])]
         else:
             fits = [p for p in prefixes if rows - p > 0 and math.isqrt(rows - p) ** 2 == rows - p]
             side = math.isqrt(rows - fits[0]) if fits else 0
-            size = side * patch[0] if patch[0] == patch[1] else [side * patch[0], side * patch[1]]
+            size = one_or_two(side * patch[0], side * patch[1])
         if len(fits) != 1:
             raise FactNeeded(
                 f"a position table of {rows} rows, of which {' or '.join(map(str, prefixes))} belong to prefix tokens, does not "
@@ -103,6 +104,21 @@ class Found:
                 "say it with --set image_size=HEIGHT,WIDTH"
             )
         return fits[0], size
+
+
+def one_or_two(height: int, width: int) -> int | list[int]:
+    """A size as our configuration has it: one number for a square."""
+    return height if height == width else [height, width]
+
+
+def centre_cropped(config: ViTCustomConfig, shorter: int) -> Facts:
+    """Arguments of the processor: the shorter side resized to `shorter`, then the model's size out of the middle."""
+    height, width = pair(config.image_size)
+    return {
+        "size": {"shortest_edge": shorter},
+        "do_center_crop": True,
+        "crop_size": {"height": height, "width": width},
+    }
 
 
 def number_at(name: str, before: str) -> str:
@@ -114,8 +130,6 @@ def number_at(name: str, before: str) -> str:
 # (width, MLP, blocks, heads) of sizes that are public but not in VARIANTS; facebookresearch/dinov2 and dinov3, timm, open_clip.
 MORE_SIZES = (
     (1536, 4096, 40, 24),  # DINOv2 giant
-    (384, 1536, 12, 6),
-    (1024, 4096, 24, 16),
     (1280, 5120, 32, 20),  # DINOv3 H+
     (4096, 8192, 40, 32),  # DINOv3 7B
     (1536, 6144, 40, 16),  # SigLIP 2 g-opt

@@ -1,9 +1,10 @@
 """The image towers of OpenAI CLIP and OpenCLIP."""
 
-from conversion.families.base import BICUBIC, CLIP, Facts, Family, Found
+from conversion.families.base import BICUBIC, CLIP, Facts, Family, Found, centre_cropped, one_or_two
 from conversion.families.torch_names import POSITION_ROWS, QKV, flat_positions, vector
 from conversion.mapping import IN_PROJ, PARAMETER, TRANSPOSE, Table, Their, parameter
 from modeling_vit_custom import ViTCustomConfig
+from modeling_vit_custom.configuration_vit_custom import pair
 
 
 BLOCK = "transformer.resblocks."
@@ -22,7 +23,7 @@ def geometry(found: Found, hidden_act: str, resampling: str) -> Facts:
     why = f"the number of heads is not in the file, and a width of {width} is not made of heads of {HEAD_WIDTH}"
     return {
         "image_size": size,
-        "patch_size": patch_height if patch_height == patch_width else [patch_height, patch_width],
+        "patch_size": one_or_two(patch_height, patch_width),
         "num_channels": channels,
         "hidden_size": width,
         "num_hidden_layers": found.depth(BLOCK),
@@ -44,7 +45,7 @@ def table(config: ViTCustomConfig, layout: str) -> Table:
     block = f"{BLOCK}{{i}}"
     return {
         "embeddings.cls_token": Their("class_embedding", vector(config)),
-        POSITION_ROWS: Their("positional_embedding", PARAMETER, join_op=flat_positions(config, axes=2)),
+        POSITION_ROWS: Their("positional_embedding", parameter(flat_positions(config, axes=2))),
         "embeddings.patch_embeddings.projection": "conv1",
         "embedding_norm": "ln_pre",
         "layers.{i}.norm1": f"{block}.ln_1",
@@ -62,11 +63,7 @@ def table(config: ViTCustomConfig, layout: str) -> Table:
 
 def pixels(found: Found, config: ViTCustomConfig) -> Facts:
     """clip.py `_transform`, open_clip/transform.py: shorter side to the size, bicubic, centre crop."""
-    height, width = (config.image_size,) * 2 if isinstance(config.image_size, int) else config.image_size
-    return {
-        **CLIP, "resample": BICUBIC, "size": {"shortest_edge": min(height, width)}, "do_center_crop": True,
-        "crop_size": {"height": height, "width": width},
-    }  # fmt: skip
+    return {**CLIP, "resample": BICUBIC, **centre_cropped(config, min(pair(config.image_size)))}
 
 
 def open_clip_facts(found: Found) -> Facts:

@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
-from conversion.families.base import BICUBIC, IMAGENET, Facts, Family, Found
+from conversion.families.base import BICUBIC, IMAGENET, Facts, Family, Found, centre_cropped
 from conversion.families.torch_names import geometry, names, table_positions
 from conversion.mapping import Table
 from modeling_vit_custom import ViTCustomConfig
+from modeling_vit_custom.configuration_vit_custom import pair
 
 
 ANCHORS = ("patch_embed.proj.weight",)
@@ -31,15 +32,13 @@ def plain(found: Found) -> bool:
 
 def pixels(found: Found, config: ViTCustomConfig) -> Facts:
     """Shorter side to 256 for 224 pixels, in proportion for others, bicubic, centre crop: the evaluation code of all of them."""
-    height, width = (config.image_size,) * 2 if isinstance(config.image_size, int) else config.image_size
-    shorter = min(height, width) * 256 // 224
-    return {
-        **IMAGENET, "resample": BICUBIC, "size": {"shortest_edge": shorter}, "do_center_crop": True,
-        "crop_size": {"height": height, "width": width},
-    }  # fmt: skip
+    return {**IMAGENET, "resample": BICUBIC, **centre_cropped(config, min(pair(config.image_size)) * 256 // 224)}
 
 
-ALWAYS = {"patch_bias": True}  # of all these families, so that a file without it lacks it
+def facts_of(found: Found, resampling: str, **further: str) -> Facts:
+    """Shapes, positions and what the family adds; all of these have a bias in the patches, so a file without it lacks it."""
+    facts = geometry(found, resampling) | {"patch_bias": True}
+    return {**facts, **table_positions(found, facts), **further}
 
 
 def plain_table(config: ViTCustomConfig, layout: str) -> Table:
@@ -58,8 +57,7 @@ def family(name: str, title: str, repository: str, **options) -> Family:
 
 def deit_facts(found: Found) -> Facts:
     """models.py, models_v2.py: class token pooled, two heads with a distillation token; DeiT III has LayerScale."""
-    facts = geometry(found, "bicubic") | ALWAYS
-    return {**facts, **table_positions(found, facts)}
+    return facts_of(found, "bicubic")
 
 
 DEIT = family(
@@ -85,8 +83,7 @@ DEIT = family(
 
 def dino_facts(found: Found) -> Facts:
     """vision_transformer.py: bicubic with 0.1 added to the target grid, no head."""
-    facts = geometry(found, "bicubic_offset") | ALWAYS
-    return {**facts, **table_positions(found, facts)}
+    return facts_of(found, "bicubic_offset")
 
 
 DINO = family(
@@ -103,8 +100,7 @@ DINO = family(
 
 def dinov2_facts(found: Found) -> Facts:
     """hub/backbones.py: the offset of DINO, but antialias and no offset with registers, which have no positions."""
-    facts = geometry(found, "bicubic_antialias" if "register_tokens" in found else "bicubic_offset") | ALWAYS
-    return {**facts, **table_positions(found, facts)}
+    return facts_of(found, "bicubic_antialias" if "register_tokens" in found else "bicubic_offset")
 
 
 def mask_token(config: ViTCustomConfig) -> dict[str, Tensor]:
@@ -128,20 +124,16 @@ DINOV2 = family(
 
 def dinov3_facts(found: Found) -> Facts:
     """models/vision_transformer.py: rotation, registers after the class token, eps 1e-5, a key bias that is masked away."""
-    facts = geometry(found, "bicubic") | ALWAYS
+    facts = geometry(found, "bicubic") | {"patch_bias": True}
+    patch = max(pair(facts["patch_size"]))
     return {
         **facts,
         "key_bias": False,
         "layer_norm_eps": 1e-5,
         "position_embedding": "rope_2d",
         "rope_theta": found.ask("rope_theta", "", 100.0),
-        "image_size": found.ask("image_size", "", 224 // patch(facts) * patch(facts)),
+        "image_size": found.ask("image_size", "", 224 // patch * patch),
     }
-
-
-def patch(facts: Facts) -> int:
-    size = facts["patch_size"]
-    return size if isinstance(size, int) else max(size)
 
 
 def buffers(config: ViTCustomConfig) -> dict[str, Tensor]:
@@ -175,9 +167,8 @@ DINOV3 = family(
 
 def mae_facts(found: Found) -> Facts:
     """models_mae.py, models_vit.py: stored sin-cos table; fine-tuned, the mean of the patches and then `fc_norm`."""
-    facts = geometry(found, "bicubic") | ALWAYS
     pooled = {"pooling": "mean", "final_norm": "pooled"} if "fc_norm.weight" in found else {}
-    return {**facts, **table_positions(found, facts), **pooled}
+    return facts_of(found, "bicubic", **pooled)
 
 
 MAE = family(
@@ -202,8 +193,7 @@ MAE = family(
 
 def ijepa_facts(found: Found) -> Facts:
     """src/models/vision_transformer.py: no class token; the mean of the normed patches."""
-    facts = geometry(found, "bicubic") | ALWAYS
-    return {**facts, **table_positions(found, facts), "pooling": "mean"}
+    return facts_of(found, "bicubic", pooling="mean")
 
 
 IJEPA = family(

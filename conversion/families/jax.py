@@ -3,9 +3,22 @@
 from collections.abc import Mapping
 from typing import Any
 
-from conversion.families.base import BILINEAR, HALF, Facts, Family, Found
-from conversion.mapping import PARAMETER, SAME, TRANSPOSE, Leaves, Op, Table, Their, permute, positions, reshape
+from conversion.families.base import BILINEAR, HALF, Facts, Family, Found, one_or_two
+from conversion.mapping import (
+    PARAMETER,
+    SAME,
+    TRANSPOSE,
+    Leaves,
+    Op,
+    Table,
+    Their,
+    parameter,
+    permute,
+    positions,
+    reshape,
+)
 from modeling_vit_custom import ViTCustomConfig
+from modeling_vit_custom.configuration_vit_custom import pair
 
 
 LINEAR: Leaves = {"weight": ("/kernel", TRANSPOSE), "bias": ("/bias", SAME)}
@@ -62,7 +75,7 @@ def geometry(found: Found, block: str) -> Facts:
     first = block if stacked else f"{block}_0"
     names = LINEN if f"{first}/{LINEN['attention']}/query/bias" in found else PRE_LINEN
     return {
-        "patch_size": patch_height if patch_height == patch_width else [patch_height, patch_width],
+        "patch_size": one_or_two(patch_height, patch_width),
         "num_channels": channels,
         "hidden_size": width,
         "num_hidden_layers": depth,
@@ -76,11 +89,6 @@ def geometry(found: Found, block: str) -> Facts:
         "num_labels": found.size("head/bias") if "head/bias" in found else 0,
         "weight_init": "jax",
     }
-
-
-def patch_of(facts: Facts) -> tuple[int, int]:
-    patch = facts["patch_size"]
-    return (patch, patch) if isinstance(patch, int) else tuple(patch)
 
 
 def pixels(found: Found, config: ViTCustomConfig) -> Facts:
@@ -102,13 +110,13 @@ def vit_jax_facts(found: Found) -> Facts:
     """models_vit.py: the class token is there before the positions are added; `gap` has none and takes the mean."""
     facts = geometry(found, BLOCK)
     token = int(facts["class_token"])
-    _, size = found.grid(found.size(VIT_JAX_POSITIONS, 1), patch_of(facts), (token,))
+    _, size = found.grid(found.size(VIT_JAX_POSITIONS, 1), pair(facts["patch_size"]), (token,))
     return {**facts, "image_size": size, "prefix_positions": "class", "pooling": "cls" if token else "mean"}
 
 
 def vit_jax_table(config: ViTCustomConfig, layout: str) -> Table:
     names = PRE_LINEN if layout == "pre_linen" else LINEN
-    where = Their(VIT_JAX_POSITIONS, PARAMETER, join_op=table_of_positions(config))
+    where = Their(VIT_JAX_POSITIONS, parameter(table_of_positions(config)))
     return {**common(config, names, f"{BLOCK}_{{i}}"), POSITION_ROWS: where}
 
 
@@ -143,7 +151,7 @@ def big_vision_facts(found: Found) -> Facts:
     pooling = "map" if found.has("MAPHead_0/") else "cls" if facts["class_token"] else "mean"
     facts |= {"prefix_positions": "none", "pooling": found.ask("pooling", "", pooling)}
     if "pos_embedding" in found:
-        _, size = found.grid(found.size("pos_embedding", 1), patch_of(facts), (0,))
+        _, size = found.grid(found.size("pos_embedding", 1), pair(facts["patch_size"]), (0,))
         return {**facts, "image_size": size}
     why = "the file holds no position table (sin-cos), so the size of the pictures is not in it"
     size = found.ask("image_size", why)
@@ -156,7 +164,7 @@ def big_vision_table(config: ViTCustomConfig, layout: str) -> Table:
     heads = into_heads(config)
     return {
         **common(config, LINEN, block),
-        POSITION_ROWS: Their("pos_embedding", PARAMETER, join_op=table_of_positions(config)),
+        POSITION_ROWS: Their("pos_embedding", parameter(table_of_positions(config))),
         "pooler.pool.probe": Their("MAPHead_0/probe", PARAMETER),
         **{f"pooler.pool.attention.{x}_proj": Their(f"{attention}/{y}", heads) for x, y in projections.items()},
         "pooler.pool.attention.o_proj": Their(f"{attention}/out", out_of_heads(config)),

@@ -1,17 +1,16 @@
 """timm's `vit_*`, `deit*`, `deit3*`, `flexivit*`: a folder of the Hub, a bare state dict or a live model."""
 
-from typing import Any
-
 import torch
 from torch import nn
 
 from conversion.errors import ConversionError, FactNeeded
-from conversion.families.base import Facts, Family, Found
+from conversion.families.base import Facts, Family, Found, one_or_two
 from conversion.families.clip import TEXT
 from conversion.families.timm_config import INTERPOLATIONS, POOLINGS, files
 from conversion.families.torch_names import QKV, SCALES, gated_name, geometry, names, table_positions
 from conversion.mapping import PARAMETER, SAME, Table, Their, listed
 from modeling_vit_custom import ViTCustomConfig
+from modeling_vit_custom.configuration_vit_custom import pair
 
 
 # Modules that may stand for nothing in a block of ours; anything else in their place changes the function.
@@ -78,7 +77,7 @@ def described(found: Found) -> Facts:
         return config
     vision, pixels = config["model_cfg"]["vision_cfg"], config.get("preprocess_cfg", {})
     arguments = {"img_size": vision["image_size"], "num_classes": 0, "global_pool": vision.get("timm_pool")}
-    squash = {"crop_mode": {"squash": "squash"}.get(pixels.get("resize_mode"), "center"), "crop_pct": 1.0}
+    squash = {"crop_mode": "squash" if pixels.get("resize_mode") == "squash" else "center", "crop_pct": 1.0}
     return {
         "architecture": vision["timm_model_name"], "model_args": arguments, "pretrained_cfg": {**pixels, **squash},
     }  # fmt: skip
@@ -142,7 +141,7 @@ def facts_of_model(model: nn.Module) -> Facts:
         "layer_norm_eps": block.norm1.eps,
         "pooling": POOLINGS[pool],
         "final_norm": "pooled" if pooled else "tokens",
-        "image_size": square(model.patch_embed.img_size),
+        "image_size": one_or_two(*model.patch_embed.img_size),
         "prefix_positions": positions_of_prefix(model),
     }
     if rope is not None:
@@ -162,19 +161,14 @@ def facts_of_rope(rope: nn.Module) -> Facts:
     return {"position_embedding": "rope_2d", "rope_theta": float(rope.temperature), "prefix_positions": "class"}
 
 
-def square(size: Any) -> Any:
-    """One number for a square, two for a rectangle."""
-    return size[0] if size[0] == size[1] else list(size)
-
-
 def facts(found: Found) -> Facts:
     """Shapes, and what the architecture says; of bare weights, timm's defaults and what is told."""
     model = model_of(found)
     if model is not None:
         told = facts_of_model(model)
         found.told = {**found.told, "num_attention_heads": told["num_attention_heads"]}
-        shape_facts = geometry(found, "bicubic_antialias")
         agree(model, found)
+        shape_facts = geometry(found, "bicubic_antialias")
         if told.get("position_embedding") == "rope_2d":
             shape_facts |= biases_of_eva(found)
         return {**shape_facts, **told}
@@ -256,7 +250,7 @@ def pixels(found: Found, config: ViTCustomConfig) -> Facts:
                 "0.456,0.406 --set image_std=0.229,0.224,0.225 (ImageNet), or 0.5,0.5,0.5 for both, as the model was trained"
             )
         cfg = {"mean": found.told["image_mean"], "std": found.told["image_std"], "crop_pct": 0.875}
-    height, width = (config.image_size,) * 2 if isinstance(config.image_size, int) else config.image_size
+    height, width = pair(config.image_size)
     mode, crop = cfg.get("crop_mode") or "center", cfg.get("crop_pct") or 0.875
     interpolation = cfg.get("interpolation") or "bicubic"
     if interpolation not in INTERPOLATIONS or mode not in ("center", "squash"):

@@ -82,7 +82,7 @@ def options(config: ViTCustomConfig) -> Facts:
 
 
 def pretrained_cfg(config: ViTCustomConfig, processor: ViTCustomImageProcessor) -> Facts:
-    height, width = (config.image_size,) * 2 if isinstance(config.image_size, int) else config.image_size
+    height, width = pair(config.image_size)
     names = {number: name for name, number in INTERPOLATIONS.items()}
     edge = processor.size["shortest_edge"] if processor.size.shortest_edge else None
     crop = processor.crop_pct or (min(height, width) / edge if edge else 1.0)

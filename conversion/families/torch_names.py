@@ -1,9 +1,10 @@
 """The names that timm gave to a ViT and that DINO, MAE, DeiT and others took over, and facts read off them."""
 
 from conversion.errors import ConversionError
-from conversion.families.base import Facts, Found
+from conversion.families.base import Facts, Found, one_or_two
 from conversion.mapping import PARAMETER, Leaves, Op, Table, Their, parameter, positions, reshape
 from modeling_vit_custom import ViTCustomConfig
+from modeling_vit_custom.configuration_vit_custom import pair
 
 
 REGISTERS = ("reg_token", "register_tokens", "storage_tokens")
@@ -35,7 +36,7 @@ def names(
         "embeddings.cls_token": Their("cls_token", PARAMETER),
         "embeddings.distillation_token": Their("dist_token", PARAMETER),
         "embeddings.register_tokens": Their(registers, PARAMETER),
-        POSITION_ROWS: Their("pos_embed", PARAMETER, join_op=flat_positions(config)),
+        POSITION_ROWS: Their("pos_embed", parameter(flat_positions(config))),
         "embeddings.patch_embeddings.projection": "patch_embed.proj",
         "embedding_norm": "norm_pre",
         "layers.{i}.norm1": "blocks.{i}.norm1",
@@ -70,13 +71,13 @@ def vector(config: ViTCustomConfig) -> Leaves:
     return parameter(reshape((config.hidden_size,), (1, 1, config.hidden_size)))
 
 
-def geometry(found: Found, resampling: str, inner: str = "blocks.0.mlp.fc1.weight") -> Facts:
-    """What the shapes say, of a file with fused q, k and v. `inner` is the tensor whose rows are the inner width."""
+def geometry(found: Found, resampling: str) -> Facts:
+    """What the shapes say, of a file with fused q, k and v."""
     width, channels, patch_height, patch_width = (found.size("patch_embed.proj.weight", axis) for axis in range(4))
     depth, registers = found.depth("blocks."), next((name for name in REGISTERS if name in found), None)
     biased = "blocks.0.attn.qkv.bias" in found
     facts = {
-        "patch_size": patch_height if patch_height == patch_width else [patch_height, patch_width],
+        "patch_size": one_or_two(patch_height, patch_width),
         "num_channels": channels,
         "hidden_size": width,
         "num_hidden_layers": depth,
@@ -118,13 +119,10 @@ def gated_name(found: Found) -> str:
 
 def table_positions(found: Found, facts: Facts) -> Facts:
     """Picture size and which prefix tokens have a position, out of the length of the table."""
-    patch = facts["patch_size"]
-    patch = (patch, patch) if isinstance(patch, int) else tuple(patch)
     if len(found.shapes["pos_embed"]) != 3:
         raise ConversionError(f"pos_embed has the shape {found.shapes['pos_embed']}, not (1, rows, width)")
     tokens = facts["class_token"] + facts["distillation_token"]
     rows = {0: "none", int(tokens): "class", int(tokens) + facts["num_register_tokens"]: "all"}
-    if tokens and not facts["num_register_tokens"]:
-        rows[int(tokens)] = "class"
-    prefix, size = found.grid(found.size("pos_embed", 1), patch, tuple(sorted(rows)))
+    rows |= {int(tokens): "class"} if tokens else {}
+    prefix, size = found.grid(found.size("pos_embed", 1), pair(facts["patch_size"]), tuple(sorted(rows)))
     return {"image_size": size, "prefix_positions": rows[prefix] if tokens or prefix else "class"}

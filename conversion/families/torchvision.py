@@ -1,9 +1,10 @@
 """torchvision's `vit_*`."""
 
-from conversion.families.base import BICUBIC, BILINEAR, IMAGENET, Facts, Family, Found
+from conversion.families.base import BICUBIC, BILINEAR, IMAGENET, Facts, Family, Found, centre_cropped, one_or_two
 from conversion.families.torch_names import POSITION_ROWS, QKV, flat_positions
-from conversion.mapping import IN_PROJ, PARAMETER, Table, Their
+from conversion.mapping import IN_PROJ, PARAMETER, Table, Their, parameter
 from modeling_vit_custom import ViTCustomConfig
+from modeling_vit_custom.configuration_vit_custom import pair
 
 
 BLOCK = "encoder.layers.encoder_layer_"
@@ -18,7 +19,7 @@ def facts_of(found: Found) -> Facts:
     _, size = found.grid(found.size("encoder.pos_embedding", 1), (patch_height, patch_width), (1,))
     return {
         "image_size": size,
-        "patch_size": patch_height if patch_height == patch_width else [patch_height, patch_width],
+        "patch_size": one_or_two(patch_height, patch_width),
         "num_channels": channels,
         "hidden_size": width,
         "num_hidden_layers": depth,
@@ -34,7 +35,7 @@ def table(config: ViTCustomConfig, layout: str) -> Table:
     fc1, fc2 = OLD if layout == "old" else NEW
     return {
         "embeddings.cls_token": Their("class_token", PARAMETER),
-        POSITION_ROWS: Their("encoder.pos_embedding", PARAMETER, join_op=flat_positions(config)),
+        POSITION_ROWS: Their("encoder.pos_embedding", parameter(flat_positions(config))),
         "embeddings.patch_embeddings.projection": "conv_proj",
         "layers.{i}.norm1": f"{BLOCK}{{i}}.ln_1",
         QKV: Their(f"{BLOCK}{{i}}.self_attention.in_proj", IN_PROJ),
@@ -50,16 +51,10 @@ def table(config: ViTCustomConfig, layout: str) -> Table:
 
 def pixels(found: Found, config: ViTCustomConfig) -> Facts:
     """The weights' `transforms()`: 224 is cropped out of 256, bilinear; SWAG's 384, 512 and 518 are bicubic and not cropped."""
-    size = config.image_size if isinstance(config.image_size, int) else min(config.image_size)
-    height, width = (size, size) if isinstance(config.image_size, int) else config.image_size
-    swag = size > 224
-    return {
-        **IMAGENET,
-        "resample": BICUBIC if swag else BILINEAR,
-        "size": {"shortest_edge": size if swag else size * 256 // 224},
-        "do_center_crop": True,
-        "crop_size": {"height": height, "width": width},
-    }
+    size = min(pair(config.image_size))
+    if size > 224:
+        return {**IMAGENET, "resample": BICUBIC, **centre_cropped(config, size)}
+    return {**IMAGENET, "resample": BILINEAR, **centre_cropped(config, size * 256 // 224)}
 
 
 TORCHVISION = Family(

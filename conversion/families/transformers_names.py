@@ -1,7 +1,7 @@
 """The names of transformers' models, by the layouts `disk`, `memory` and `mixed` of `transformers.py`."""
 
 from conversion.families.torch_names import POSITION_ROWS, flat_positions, vector
-from conversion.mapping import IN_PROJ, PARAMETER, Table, Their
+from conversion.mapping import IN_PROJ, PARAMETER, Table, Their, parameter
 from modeling_vit_custom import ViTCustomConfig
 
 
@@ -39,7 +39,7 @@ def vit_table(config: ViTCustomConfig, layout: str) -> Table:
     return {
         "embeddings.cls_token": Their(f"{outer}embeddings.cls_token", PARAMETER),
         "embeddings.distillation_token": Their("embeddings.distillation_token", PARAMETER),
-        POSITION_ROWS: Their(f"{outer}embeddings.position_embeddings", PARAMETER, join_op=flat_positions(config)),
+        POSITION_ROWS: Their(f"{outer}embeddings.position_embeddings", parameter(flat_positions(config))),
         "embeddings.patch_embeddings.projection": f"{outer}embeddings.patch_embeddings.projection",
         "layers.{i}.norm1": f"{block}layernorm_before",
         **attention(block, spelling),
@@ -106,9 +106,7 @@ def tower_table(config: ViTCustomConfig, layout: str) -> Table:
     last = "pooler.norm" if config.final_norm == "pooled" else "norm"
     return {
         "embeddings.cls_token": Their("embeddings.class_embedding", vector(config)),
-        POSITION_ROWS: Their(
-            "embeddings.position_embedding.weight", PARAMETER, join_op=flat_positions(config, axes=2)
-        ),
+        POSITION_ROWS: Their("embeddings.position_embedding.weight", parameter(flat_positions(config, axes=2))),
         "embeddings.patch_embeddings.projection": "embeddings.patch_embedding",
         "embedding_norm": "pre_layrnorm",
         "layers.{i}.norm1": f"{block}layer_norm1",
