@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from conversion.errors import ConversionError
-from conversion.families.timm import build, described
 from conversion.families.timm_config import architecture
+from conversion.families.timm_model import build, described
 from conversion.locate import Place, Source
 from modeling_vit_custom import ViTCustomConfig
 from modeling_vit_custom.configuration_vit_custom import pair

@@ -106,6 +106,29 @@ class Found:
         return fits[0], size
 
 
+def entry(
+    table: Facts, path: str, kind: type | tuple[type, ...], default: Any = None, file: str = "config.json"
+) -> Any:
+    """
+    What a JSON table says at `path` (`a.b` for a table in a table), or `default` where it says nothing or null.
+
+    Raises:
+        `ConversionError`: naming `file` and the entry, if it is not of the `kind`.
+    """
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    table_path, _, name = path.rpartition(".")
+    table = entry(table, table_path, dict, {}, file) if table_path else table
+    value = table.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise ConversionError(f"{file}: {path}={value!r} must be of the type {' or '.join(k.__name__ for k in kinds)}")
+    return value
+
+
+NUMBER = (int, float)
+
+
 def one_or_two(height: int, width: int) -> int | list[int]:
     """A size as our configuration has it: one number for a square."""
     return height if height == width else [height, width]

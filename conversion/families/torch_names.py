@@ -119,10 +119,11 @@ def gated_name(found: Found) -> str:
 
 def table_positions(found: Found, facts: Facts) -> Facts:
     """Picture size and which prefix tokens have a position, out of the length of the table."""
+    length = found.size("pos_embed", 1)
     if len(found.shapes["pos_embed"]) != 3:
         raise ConversionError(f"pos_embed has the shape {found.shapes['pos_embed']}, not (1, rows, width)")
     tokens = facts["class_token"] + facts["distillation_token"]
     rows = {0: "none", int(tokens): "class", int(tokens) + facts["num_register_tokens"]: "all"}
     rows |= {int(tokens): "class"} if tokens else {}
-    prefix, size = found.grid(found.size("pos_embed", 1), pair(facts["patch_size"]), tuple(sorted(rows)))
+    prefix, size = found.grid(length, pair(facts["patch_size"]), tuple(sorted(rows)))
     return {"image_size": size, "prefix_positions": rows[prefix] if tokens or prefix else "class"}
