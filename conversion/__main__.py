@@ -101,7 +101,8 @@ def inspect(options: argparse.Namespace) -> None:
         "positions": f"{config.position_embedding}, grid {config.grid_size}, resampled by {config.position_resampling}",
         "pooling": f"{config.pooling}, last norm on {config.final_norm}",
         "head": f"{config.num_labels} classes" if config.num_labels else "none",
-        "not in the file": ", ".join(f"{name}={getattr(config, name)}" for name in place.family.asked) or "nothing",
+        "not in the file": ", ".join(f"{name}={getattr(config, name)}" for name in place.family.unsaid(place.found))
+        or "nothing",
         "kept aside": ", ".join(plan.kept) or "nothing",
         "left behind": f"{len(place.beside)} tensors" if place.beside else "nothing",
     }

@@ -121,7 +121,7 @@ def check_expressed(
             f"{family.name} cannot express this model: what it would write is not its own kind of file"
         )
     facts = family.facts(found)
-    back = ViTCustomConfig(**{**facts, **told})
+    back = ViTCustomConfig(**{**facts, **{name: told[name] for name in family.unsaid(found)}})
     unused = UNUSED.get(config.position_embedding, set()) | (
         set() if config.num_prefix_tokens else {"prefix_positions"}
     )

@@ -98,12 +98,13 @@ def configuration(
     source: Source, family: Family, found: Found, facts: Facts, told: Facts, request: Request
 ) -> ViTCustomConfig:
     """Our configuration: what the file says, then what was told where the file says nothing."""
+    unsaid = family.unsaid(found)
     for name, value in told.items():
         said = facts.get(name, ViTCustomConfig.__dict__.get(name))
-        if said != value and name not in family.asked:
+        if said != value and name not in unsaid:
             raise ConversionError(
                 f"--set {name}={value}: a file of {family.name} means {said}; what the file or its library says cannot be set "
-                f"(can be told: {', '.join(family.asked)})"
+                f"(can be told: {', '.join(unsaid) or 'nothing'})"
             )
     labels = family.labels(found) if request.labels is None or request.num_labels else request.labels
     classes = facts.pop("num_labels", 0)
@@ -111,7 +112,7 @@ def configuration(
         raise ConversionError(f"the head has {classes} outputs but there are {len(labels)} labels")
     names = {"id2label": dict(enumerate(labels))} if labels and classes else {"num_labels": classes}
     try:
-        return ViTCustomConfig(**{**facts, **{n: v for n, v in told.items() if n in family.asked}, **names})
+        return ViTCustomConfig(**{**facts, **{n: v for n, v in told.items() if n in unsaid}, **names})
     except (ValueError, TypeError, StrictDataclassError) as error:
         raise ConversionError(f"{source.path}: {' '.join(str(error).split())}") from error
 

@@ -152,6 +152,8 @@ def watch(points: Points, run: Callable[[], Any]) -> tuple[Layers, Any]:
 
 def theirs_of(reference: Reference, config: ViTCustomConfig, pixels: Tensor) -> Layers:
     """The layers of the original that ours has too."""
+    if reference.points is None:
+        return reference.run(pixels)
     seen, output = watch(reference.points, lambda: reference.run(pixels))
     if config.final_norm != "tokens":
         seen.pop("last norm", None)  # theirs norms all tokens, ours the pooled vector: that one counts

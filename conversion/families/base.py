@@ -91,7 +91,7 @@ class Found:
         """
         if "image_size" in self.told:
             size = self.told["image_size"]
-            height, width = pair(size)
+            height, width = sides(size)
             fits = [p for p in prefixes if rows - p == height // patch[0] * (width // patch[1])]
         else:
             fits = [p for p in prefixes if rows - p > 0 and math.isqrt(rows - p) ** 2 == rows - p]
@@ -127,6 +127,19 @@ def entry(
 
 
 NUMBER = (int, float)
+
+
+def sides(size: Any) -> tuple[int, int]:
+    """
+    Height and width of an `image_size` that was told.
+
+    Raises:
+        `ConversionError`: if it is none.
+    """
+    numbers = size if isinstance(size, list | tuple) else [size, size]
+    if len(numbers) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in numbers):
+        raise ConversionError(f"image_size={size!r} must be a number of pixels, or two: HEIGHT,WIDTH")
+    return numbers[0], numbers[1]
 
 
 def one_or_two(height: int, width: int) -> int | list[int]:
@@ -210,3 +223,7 @@ class Family:
     bases: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()
     labels: Callable[[Found], list[str] | None] = lambda found: None
+
+    def unsaid(self, found: Found) -> tuple[str, ...]:
+        """The fields of `asked` that this source leaves open; a configuration or a model beside the weights says nearly all."""
+        return self.asked if found.is_bare else tuple(name for name in self.asked if name == "position_resampling")

@@ -2,7 +2,7 @@
 
 from conversion.errors import ConversionError, FactNeeded
 from conversion.families.base import IMAGENET, NUMBER, Facts, Family, Found, entry
-from conversion.families.clip import TEXT
+from conversion.families.clip import TEXT, open_clip_pixels
 from conversion.families.timm_config import INTERPOLATIONS, files
 from conversion.families.timm_model import described, facts_of_model, is_described, model_of
 from conversion.families.torch_names import QKV, SCALES, gated_name, geometry, names, table_positions
@@ -99,6 +99,8 @@ def spelling(config: ViTCustomConfig) -> str:
 
 def pixels(found: Found, config: ViTCustomConfig) -> Facts:
     """`timm.data.create_transform` of the pretrained configuration: resized to cover size / crop_pct, centre crop."""
+    if "model_cfg" in (found.config or {}):
+        return open_clip_pixels(found, config)
     cfg = entry(described(found), "pretrained_cfg", dict) or getattr(found.live, "pretrained_cfg", None)
     if not cfg:
         needed = [name for name in ("image_mean", "image_std") if name not in found.told]

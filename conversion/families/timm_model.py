@@ -7,6 +7,7 @@ from torch import nn
 
 from conversion.errors import ConversionError
 from conversion.families.base import NUMBER, Facts, Found, entry, one_or_two
+from conversion.families.clip import CONFIG
 from conversion.families.timm_config import POOLINGS
 from conversion.mapping import listed
 
@@ -47,19 +48,13 @@ def described(found: Found) -> Facts:
     config = found.config or {}
     if "model_cfg" not in config:
         return config
-    file = "open_clip_config.json"
-    vision = entry(config, "model_cfg.vision_cfg", dict, {}, file)
-    pixels = entry(config, "preprocess_cfg", dict, {}, file)
+    vision = entry(config, "model_cfg.vision_cfg", dict, {}, CONFIG)
     arguments = {
-        "img_size": entry(vision, "image_size", (int, list), 224, file),
+        "img_size": entry(vision, "image_size", (int, list), 224, CONFIG),
         "num_classes": 0,
-        "global_pool": entry(vision, "timm_pool", str, "avg", file),
+        "global_pool": entry(vision, "timm_pool", str, "avg", CONFIG),
     }
-    squash = {"crop_mode": "squash" if pixels.get("resize_mode") == "squash" else "center", "crop_pct": 1.0}
-    return {
-        "architecture": entry(vision, "timm_model_name", str, None, file), "model_args": arguments,
-        "pretrained_cfg": {**pixels, **squash},
-    }  # fmt: skip
+    return {"architecture": entry(vision, "timm_model_name", str, None, CONFIG), "model_args": arguments}
 
 
 def is_described(found: Found) -> bool:
