@@ -5,9 +5,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from transformers.utils.logging import disable_progress_bar
+
 from conversion.errors import ConversionError
 from conversion.exporting import export_checkpoint
 from conversion.families import FAMILIES
+from conversion.families.base import one_or_two, sides
 from conversion.importing import DTYPES, import_to_folder, plan_import
 from conversion.locate import open_source
 from conversion.records import Report, Request
@@ -29,6 +32,10 @@ def parse_value(text: str) -> Any:
         except ValueError:
             continue
     return text
+
+
+def picture_size(text: str | None) -> int | list[int] | None:
+    return None if text is None else one_or_two(*sides(parse_value(text)))
 
 
 def setting(text: str) -> tuple[str, Any]:
@@ -56,9 +63,7 @@ def parser() -> argparse.ArgumentParser:
     into.add_argument("out", metavar="OUT", help="the folder to write")
     into.add_argument("--labels", metavar="FILE", type=Path, help="names of the classes, one in a line")
     into.add_argument("--num-labels", type=int, help="another number of classes; the head starts anew")
-    into.add_argument(
-        "--image-size", type=parse_value, help="another size, PIXELS or HEIGHT,WIDTH; positions are resampled"
-    )
+    into.add_argument("--image-size", help="another size, PIXELS or HEIGHT,WIDTH; positions are resampled")
     into.add_argument("--drop-head", action="store_true", help="leave out the classifier")
     into.add_argument("--dtype", choices=DTYPES, help="another type than the stored one")
     into.add_argument("--max-shard-size", default="5GB", help="the largest file of weights (default: %(default)s)")
@@ -121,15 +126,18 @@ def read_labels(path: Path | None) -> list[str] | None:
     if path is None:
         return None
     try:
-        return [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").rstrip().split("\n")]
     except (OSError, UnicodeDecodeError) as error:
         raise ConversionError(f"--labels {path}: {error}") from error
+    if "" in lines:
+        raise ConversionError(f"--labels {path}: line {lines.index('') + 1} is empty; each line names a class")
+    return lines
 
 
 def run_import(options: argparse.Namespace) -> None:
     report = import_to_folder(
         options.source, options.out, options.max_shard_size, family=options.family, weights=options.weights, set=dict(options.set),
-        labels=read_labels(options.labels), num_labels=options.num_labels, image_size=options.image_size,
+        labels=read_labels(options.labels), num_labels=options.num_labels, image_size=picture_size(options.image_size),
         drop_head=options.drop_head, dtype=options.dtype,
     )  # fmt: skip
     print(f"{report.source} ({report.family}) -> {options.out}")
@@ -163,6 +171,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = {
         "list": list_families, "inspect": inspect, "import": run_import, "export": run_export, "verify": run_verify,
     }  # fmt: skip
+    disable_progress_bar()  # of transformers, between our lines
     try:
         return commands[options.command](options) or 0
     except (ConversionError, OSError) as error:

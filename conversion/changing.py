@@ -27,7 +27,11 @@ def change(model: ViTCustomPreTrainedModel, request: Request, report: Report) ->
         names = request.labels or [f"LABEL_{index}" for index in range(request.num_labels)]
         if len(names) != request.num_labels:
             raise ConversionError(f"--num-labels {request.num_labels} but there are {len(names)} labels")
-        config.id2label = dict(enumerate(names))
+        try:
+            config.id2label = dict(enumerate(names))
+            config.validate_architecture()
+        except (ValueError, StrictDataclassError) as error:
+            raise ConversionError(f"--labels: {' '.join(str(error).split())}") from error
         model.num_labels, old = request.num_labels, model.classifier
         model.classifier = nn.Linear(old.in_features, request.num_labels, dtype=old.weight.dtype)
         model._init_weights(model.classifier)

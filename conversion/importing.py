@@ -22,6 +22,7 @@ from conversion.folders import whole_or_nothing
 from conversion.locate import Place, Source, belongs, locate, open_source, without_wrappers
 from conversion.mapping import Row, account, rows_of, to_ours
 from conversion.records import KEPT, RECORD, Report, Request
+from conversion.weights import is_finite
 from modeling_vit_custom import (
     ViTCustomConfig,
     ViTCustomForImageClassification,
@@ -106,8 +107,13 @@ def configuration(
                 f"--set {name}={value}: a file of {family.name} means {said}; what the file or its library says cannot be set "
                 f"(can be told: {', '.join(unsaid) or 'nothing'})"
             )
-    labels = family.labels(found) if request.labels is None or request.num_labels else request.labels
     classes = facts.pop("num_labels", 0)
+    if request.labels is not None and not classes:
+        raise ConversionError(
+            f"--labels: {'without its head' if request.drop_head else source.path} there are no classes to name"
+        )
+    named = request.labels is not None and request.num_labels in (None, classes)
+    labels = request.labels if named else family.labels(found)
     if labels is not None and classes and len(labels) != classes:
         raise ConversionError(f"the head has {classes} outputs but there are {len(labels)} labels")
     names = {"id2label": dict(enumerate(labels))} if labels and classes else {"num_labels": classes}
@@ -224,10 +230,21 @@ def read_into_model(plan: Plan, request: Request) -> dict[str, Tensor]:
         return place.weights.read(place.names[name])
 
     for name, tensor in to_ours(plan.rows, read):
-        tensor = tensor.to(DTYPES[request.dtype]) if request.dtype else tensor
-        fill(plan.model, name if name.partition(".")[0] in HEADS else prefix + name, tensor)
+        fill(plan.model, name if name.partition(".")[0] in HEADS else prefix + name, cast(name, tensor, request.dtype))
     plan.model.config.dtype = common_dtype(plan.model)
     return {name: place.weights.stored(place.names[name]) for name in plan.kept}
+
+
+def cast(name: str, tensor: Tensor, dtype: str | None) -> Tensor:
+    """In another type, where one was asked for."""
+    if dtype is None:
+        return tensor
+    changed = tensor.to(DTYPES[dtype])
+    if not is_finite(changed):
+        raise ConversionError(
+            f"--dtype {dtype} cannot hold {name}, whose values reach {tensor.abs().max():g}; bfloat16 can"
+        )
+    return changed
 
 
 def fill(model: nn.Module, name: str, tensor: Tensor) -> None:

@@ -4,17 +4,19 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from PIL.Image import Resampling
 from torch import Tensor
 
 from conversion.errors import ConversionError
-from conversion.families.base import Facts
+from conversion.families.base import Facts, sides
 from modeling_vit_custom import ViTCustomConfig, ViTCustomImageProcessor
 from modeling_vit_custom.configuration_vit_custom import did_you_mean
 
 
 RECORD = "conversion.json"  # where a folder came from, and how to write it back
 KEPT = "kept.safetensors"  # tensors of the source that the model has no place for
-PROCESSOR_FIELDS = set(ViTCustomImageProcessor.valid_kwargs.__annotations__)
+OF_A_CALL = {"return_tensors", "device", "data_format", "input_data_format", "disable_grouping"}
+PROCESSOR_FIELDS = set(ViTCustomImageProcessor.valid_kwargs.__annotations__) - OF_A_CALL
 
 
 @dataclass
@@ -59,5 +61,15 @@ class Request:
         for name in self.set:
             if name not in known | PROCESSOR_FIELDS:
                 raise ConversionError(f"--set {name}: {did_you_mean(name, sorted(known | PROCESSOR_FIELDS))}")
+        if "image_size" in self.set:
+            sides(self.set["image_size"])
         fields = {name: value for name, value in self.set.items() if name in known}
         return fields, {name: value for name, value in self.set.items() if name in PROCESSOR_FIELDS}
+
+    def __post_init__(self) -> None:
+        resample = self.set.get("resample")
+        if isinstance(resample, str):
+            names = {kind.name.lower(): int(kind) for kind in Resampling}
+            if resample.lower() not in names:
+                raise ConversionError(f"--set resample={resample}: {did_you_mean(resample, sorted(names))}")
+            self.set = {**self.set, "resample": names[resample.lower()]}

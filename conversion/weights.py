@@ -45,13 +45,18 @@ class Weights:
                 f"{self.path}: {name} is {self.dtypes[name]}; weights must be floating-point numbers"
             )
         tensor = self._readers[name]()
-        if tensor.numel() and not torch.stack(torch.aminmax(tensor)).isfinite().all():  # one pass, no memory
+        if not is_finite(tensor):
             raise ConversionError(f"{self.path}: {name} holds values that are not finite (NaN or infinity)")
         return tensor
 
     def stored(self, name: str) -> Tensor:
         """The tensor as it is, of any type: for one that is only kept."""
         return self._readers[name]()
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether there is no NaN and no infinity, in one pass and without memory."""
+    return not tensor.numel() or bool(torch.stack(torch.aminmax(tensor)).isfinite().all())
 
 
 Containers = dict[str, Weights]

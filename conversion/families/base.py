@@ -1,7 +1,7 @@
 """What a family of checkpoints is: how it is recognised, its facts, its table of names and its pixels."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,6 +127,14 @@ def entry(
 
 
 NUMBER = (int, float)
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Names of classes; of two classes with one name, as in ImageNet, the second gets its number."""
+    found: dict[str, None] = {}
+    for index, name in enumerate(names):
+        found[f"{name} ({index})" if name in found else name] = None
+    return list(found)
 
 
 def sides(size: Any) -> tuple[int, int]:

@@ -171,6 +171,12 @@ def mae_facts(found: Found) -> Facts:
     return facts_of(found, "bicubic", **pooled)
 
 
+def mae_pixels(found: Found, config: ViTCustomConfig) -> Facts:
+    """util/datasets.py: above 224 pixels nothing is cropped off the shorter side."""
+    size = min(pair(config.image_size))
+    return pixels(found, config) if size <= 224 else {**IMAGENET, "resample": BICUBIC, **centre_cropped(config, size)}
+
+
 MAE = family(
     "mae",
     "MAE: encoder and fine-tuned (.pth)",
@@ -179,6 +185,7 @@ MAE = family(
         plain(found) and "cls_token" in found and ("fc_norm.weight" in found) == ("head.weight" in found)
     ),
     facts=mae_facts,
+    pixels=mae_pixels,
     kept=(
         "mask_token",
         "decoder_embed.*",

@@ -1,14 +1,13 @@
 """timm's `vit_*`, `deit*`, `deit3*`, `flexivit*`: a folder of the Hub, a bare state dict or a live model."""
 
 from conversion.errors import ConversionError, FactNeeded
-from conversion.families.base import IMAGENET, NUMBER, Facts, Family, Found, entry
+from conversion.families.base import Facts, Family, Found
 from conversion.families.clip import TEXT, open_clip_pixels
-from conversion.families.timm_config import INTERPOLATIONS, files
-from conversion.families.timm_model import described, facts_of_model, is_described, model_of
+from conversion.families.timm_config import files, label_names, pixels_of, pretrained
+from conversion.families.timm_model import facts_of_model, is_described, model_of
 from conversion.families.torch_names import QKV, SCALES, gated_name, geometry, names, table_positions
 from conversion.mapping import PARAMETER, SAME, Table, Their
 from modeling_vit_custom import ViTCustomConfig
-from modeling_vit_custom.configuration_vit_custom import pair
 
 
 def facts(found: Found) -> Facts:
@@ -98,42 +97,20 @@ def spelling(config: ViTCustomConfig) -> str:
 
 
 def pixels(found: Found, config: ViTCustomConfig) -> Facts:
-    """`timm.data.create_transform` of the pretrained configuration: resized to cover size / crop_pct, centre crop."""
+    """Those of the pretrained configuration; of a tower of OpenCLIP, its own."""
     if "model_cfg" in (found.config or {}):
         return open_clip_pixels(found, config)
-    cfg = entry(described(found), "pretrained_cfg", dict) or getattr(found.live, "pretrained_cfg", None)
-    if not cfg:
-        needed = [name for name in ("image_mean", "image_std") if name not in found.told]
-        if needed:
-            raise FactNeeded(
-                "the mean and standard deviation of the pixels are not in bare weights of timm; say them with --set image_mean=0.485,"
-                "0.456,0.406 --set image_std=0.229,0.224,0.225 (ImageNet), or 0.5,0.5,0.5 for both, as the model was trained"
-            )
-        cfg = {"mean": found.told["image_mean"], "std": found.told["image_std"], "crop_pct": 0.875}
-    height, width = pair(config.image_size)
-    mode, crop = entry(cfg, "crop_mode", str, "center"), entry(cfg, "crop_pct", NUMBER, 0.875)
-    interpolation = entry(cfg, "interpolation", str, "bicubic")
-    if interpolation not in INTERPOLATIONS or mode not in ("center", "squash"):
-        raise ConversionError(f"timm's interpolation={interpolation!r} with crop_mode={mode!r} is not one of ours")
-    if not 0 < crop <= 1:
-        raise ConversionError(f"crop_pct={crop} must be over 0 and at most 1")
-    facts = {
-        "image_mean": list(entry(cfg, "mean", (list, tuple), IMAGENET["image_mean"])),
-        "image_std": list(entry(cfg, "std", (list, tuple), IMAGENET["image_std"])),
-        "resample": INTERPOLATIONS[interpolation],
-    }
-    if mode == "squash":
-        scaled = {"height": int(height / crop), "width": int(width / crop)}
-        return {**facts, "size": scaled, "do_center_crop": True, "crop_size": {"height": height, "width": width}}
-    return {**facts, "size": {"height": height, "width": width}, "crop_pct": crop}
-
-
-def label_names(found: Found) -> list[str] | None:
-    """The names of the classes in timm's `config.json`."""
-    labels = entry(found.config or {}, "label_names", list)
-    if labels is not None and not all(isinstance(label, str) for label in labels):
-        raise ConversionError(f"config.json: label_names must be a list of texts, not {str(labels)[:80]}")
-    return labels
+    if found.live is not None:
+        return pixels_of(getattr(found.live, "pretrained_cfg", None) or {}, config)
+    if not found.is_bare:
+        return pixels_of(pretrained(found.config), config)
+    needed = [name for name in ("image_mean", "image_std") if name not in found.told]
+    if needed:
+        raise FactNeeded(
+            "the mean and standard deviation of the pixels are not in bare weights of timm; say them with --set image_mean=0.485,"
+            "0.456,0.406 --set image_std=0.229,0.224,0.225 (ImageNet), or 0.5,0.5,0.5 for both, as the model was trained"
+        )
+    return pixels_of({"mean": found.told["image_mean"], "std": found.told["image_std"]}, config)
 
 
 TIMM = Family(
@@ -158,5 +135,5 @@ TIMM = Family(
     beside=TEXT,
     suffix="",
     config=files,
-    labels=label_names,
+    labels=lambda found: label_names(found.config or {}),
 )

@@ -49,12 +49,33 @@ def table(config: ViTCustomConfig, layout: str) -> Table:
     }
 
 
+# By width, patch and size: what the shorter side is resized to, for each resampling that the `transforms()` of public weights has.
+# Bilinear is IMAGENET1K_V1, bicubic SWAG.
+EDGES = {
+    (768, 16, 224): {BILINEAR: 256, BICUBIC: 224},
+    (768, 32, 224): {BILINEAR: 256},
+    (1024, 16, 224): {BILINEAR: 242, BICUBIC: 224},
+    (1024, 32, 224): {BILINEAR: 256},
+    (1280, 14, 224): {BICUBIC: 224},
+    (768, 16, 384): {BICUBIC: 384},
+    (1024, 16, 512): {BICUBIC: 512},
+    (1280, 14, 518): {BICUBIC: 518},
+}
+
+
 def pixels(found: Found, config: ViTCustomConfig) -> Facts:
-    """The weights' `transforms()`: 224 is cropped out of 256, bilinear; SWAG's 384, 512 and 518 are bicubic and not cropped."""
-    size = min(pair(config.image_size))
-    if size > 224:
-        return {**IMAGENET, "resample": BICUBIC, **centre_cropped(config, size)}
-    return {**IMAGENET, "resample": BILINEAR, **centre_cropped(config, size * 256 // 224)}
+    """The `transforms()` of the weights; of a model that isn't public, the bilinear 256 for 224 of torchvision's references."""
+    facts = facts_of(found)
+    size = min(pair(facts["image_size"]))
+    key = (facts["hidden_size"], facts["patch_size"], facts["image_size"])
+    edges = EDGES.get(key if all(isinstance(part, int) for part in key) else None, {BILINEAR: size * 256 // 224})
+    why = (
+        "the evaluation pixels are not in the file, and public weights of this size have two kinds: bilinear for IMAGENET1K_V1, bicubic "
+        "for IMAGENET1K_SWAG_LINEAR_V1"
+    )
+    resample = found.ask("resample", why, next(iter(edges)) if len(edges) == 1 else None)
+    edge = edges.get(resample, size * 256 // 224) * min(pair(config.image_size)) // size
+    return {**IMAGENET, "resample": resample, **centre_cropped(config, edge)}
 
 
 TORCHVISION = Family(

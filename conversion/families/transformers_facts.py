@@ -8,7 +8,7 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 
 from conversion.errors import ConversionError
-from conversion.families.base import Facts, Found
+from conversion.families.base import Facts, Found, distinct
 from modeling_vit_custom import ViTCustomConfig
 
 
@@ -139,7 +139,7 @@ def class_count(found: Found) -> int:
 
 
 def labels(found: Found) -> list[str] | None:
-    """The names in `config.json`; of two classes with one name, as in ImageNet, the second gets its number."""
+    """The names in `config.json`."""
     table = found.config.get("id2label")
     return label_list(table) if isinstance(table, dict) and any(name in found for name in CLASSIFIERS) else None
 
@@ -148,11 +148,7 @@ def label_list(table: Mapping[str, str]) -> list[str]:
     by_number = {str(key): name for key, name in table.items()}
     if set(by_number) != {str(i) for i in range(len(table))} or not all(isinstance(n, str) for n in table.values()):
         raise ConversionError(f"config.json: id2label must name the classes 0 to {len(table) - 1}")
-    found: dict[str, None] = {}
-    for index in range(len(table)):
-        name = by_number[str(index)]
-        found[f"{name} ({index})" if name in found else name] = None
-    return list(found)
+    return distinct([by_number[str(index)] for index in range(len(table))])
 
 
 def read_biases(found: Found, say: Say) -> Facts:

@@ -116,7 +116,7 @@ print(peak() - before)
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak of memory as Linux gives it")
 def test_a_look_needs_no_memory_and_an_import_little_more_than_the_file_has(source, tmp_path):
-    torch.save(VisionTransformer(224, 16, 6, 16, 1024, 4096).state_dict(), tmp_path / "large.pth")
+    torch.save(VisionTransformer(224, 32, 6, 16, 1024, 4096).state_dict(), tmp_path / "large.pth")
     arguments = [source, str(tmp_path / "large.pth"), str(tmp_path / "small"), str(tmp_path / "out")]
     done = subprocess.run(
         [sys.executable, "-c", LEAN, *arguments], capture_output=True, text=True, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -9,7 +9,16 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from sklearn.datasets import load_sample_images
-from torchvision.models import VisionTransformer, ViT_B_16_Weights, ViT_L_16_Weights
+from torchvision import transforms
+from torchvision.models import (
+    VisionTransformer,
+    ViT_B_16_Weights,
+    ViT_B_32_Weights,
+    ViT_H_14_Weights,
+    ViT_L_16_Weights,
+    ViT_L_32_Weights,
+)
+from torchvision.transforms._presets import ImageClassification
 
 from conversion import FAMILIES, ConversionError, FactNeeded, export_checkpoint, import_checkpoint, import_to_folder
 from conversion.locate import open_source
@@ -19,6 +28,7 @@ from tests.conversion.originals import BARE, ORIGINALS, SIZES, TIMM, TOLD, pth, 
 from tests.tiny import pictures, randomise, tiny_model
 
 
+IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 PHOTOS = [Image.fromarray(photo) for photo in load_sample_images().images]
 
 
@@ -103,14 +113,49 @@ def test_pixels_are_timm_s(name, tmp_path):
     assert one_level(processor, transform, config["mean"], config["std"]) <= 1.01
 
 
-@pytest.mark.parametrize(
-    ("weights", "size"), [(ViT_B_16_Weights.IMAGENET1K_V1, 224), (ViT_L_16_Weights.IMAGENET1K_SWAG_E2E_V1, 512)]
-)
-def test_pixels_are_torchvision_s(weights, size, tmp_path):
-    source = pth()(VisionTransformer(size, 32, 1, 2, 24, 36, num_classes=3), tmp_path)
-    _, processor, _ = import_checkpoint(source, set={"num_attention_heads": 2})
+WEIGHTS = [
+    weights
+    for size in (ViT_B_16_Weights, ViT_B_32_Weights, ViT_L_16_Weights, ViT_L_32_Weights, ViT_H_14_Weights)
+    for weights in size
+]
+SEVERAL = {  # whose widths, patches and sizes are those of others too
+    ViT_B_16_Weights.IMAGENET1K_V1: "bilinear", ViT_B_16_Weights.IMAGENET1K_SWAG_LINEAR_V1: "bicubic",
+    ViT_L_16_Weights.IMAGENET1K_V1: "bilinear", ViT_L_16_Weights.IMAGENET1K_SWAG_LINEAR_V1: "bicubic",
+}  # fmt: skip
+WIDTHS = {"B": (768, 12), "L": (1024, 16), "H": (1280, 16)}
+
+
+@pytest.mark.parametrize("weights", WEIGHTS, ids=str)
+def test_pixels_are_torchvision_s(weights, tmp_path):
+    _, letter, patch, *_ = type(weights).__name__.split("_")
+    width, heads = WIDTHS[letter]
     transform = weights.transforms()
+    size = transform.crop_size[0]
+    source = pth()(VisionTransformer(size, int(patch), 1, heads, width, 36, num_classes=3), tmp_path)
+    told = {"num_attention_heads": heads}
+    if weights in SEVERAL:
+        with pytest.raises(FactNeeded, match="bilinear for IMAGENET1K_V1.*--set resample="):
+            import_checkpoint(source, set=told)
+        told["resample"] = SEVERAL[weights]
+    _, processor, _ = import_checkpoint(source, set=told)
     assert one_level(processor, transform, transform.mean, transform.std) <= 1.01
+
+
+def test_pixels_of_a_model_of_torchvision_that_is_not_public_are_its_references(tmp_path):
+    _, processor, _ = import_checkpoint(pth()(vit(), tmp_path), set=TOLD)
+    transform = ImageClassification(crop_size=32, resize_size=36)
+    assert one_level(processor, transform, transform.mean, transform.std) <= 1.01
+
+
+@pytest.mark.parametrize(("size", "resized"), [(32, 36), (224, 256), (256, 256), (448, 448)])
+def test_pixels_of_mae_crop_nothing_above_224(size, resized, tmp_path):
+    their = timm_model("vit_base_patch16_224", img_size=size, patch_size=32 if size > 32 else 8, global_pool="avg")
+    _, processor, _ = import_checkpoint(pth("model")(their, tmp_path), family="mae", set=TOLD)
+    transform = transforms.Compose([
+        transforms.Resize(resized, interpolation=3), transforms.CenterCrop(size), transforms.ToTensor(),
+        transforms.Normalize(*IMAGENET),
+    ])  # fmt: skip
+    assert one_level(processor, transform, *IMAGENET) <= 1.01
 
 
 # ---------------------------------------------------------------------------------------------------------------------
