@@ -53,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
     reading = argparse.ArgumentParser(add_help=False)
     reading.add_argument("source", metavar="PATH", help="a file, a folder or the name of a Hub repository")
     reading.add_argument("--family", choices=FAMILIES, help="where the file alone doesn't tell")
+    reading.add_argument("--file", metavar="NAME", help="which of several files of weights in a folder")
     reading.add_argument("--weights", metavar="KEY", help="which of several state dicts: model_ema, teacher, ...")
     reading.add_argument(
         "--set", metavar="FIELD=VALUE", type=setting, action="append", default=[],
@@ -88,8 +89,8 @@ def list_families(options: argparse.Namespace) -> None:
 
 def inspect(options: argparse.Namespace) -> None:
     """Prints what a source is."""
-    request = Request(family=options.family, weights=options.weights, set=dict(options.set))
-    source = open_source(options.source, mapped=True)
+    request = Request(family=options.family, file=options.file, weights=options.weights, set=dict(options.set))
+    source = open_source(options.source, options.file, mapped=True)
     plan = plan_import(source, request)
     config, place = plan.config, plan.place
     states = {f"{name or 'top'}": f"{len(state.shapes)} tensors" for name, state in source.containers.items()}
@@ -136,7 +137,7 @@ def read_labels(path: Path | None) -> list[str] | None:
 
 def run_import(options: argparse.Namespace) -> None:
     report = import_to_folder(
-        options.source, options.out, options.max_shard_size, family=options.family, weights=options.weights, set=dict(options.set),
+        options.source, options.out, options.max_shard_size, family=options.family, file=options.file, weights=options.weights, set=dict(options.set),
         labels=read_labels(options.labels), num_labels=options.num_labels, image_size=picture_size(options.image_size),
         drop_head=options.drop_head, dtype=options.dtype,
     )  # fmt: skip
@@ -159,7 +160,7 @@ def run_export(options: argparse.Namespace) -> None:
 def run_verify(options: argparse.Namespace) -> int:
     result = verify(
         options.source, options.folder, options.tolerance, options.plot,
-        family=options.family, weights=options.weights, set=dict(options.set),
+        family=options.family, file=options.file, weights=options.weights, set=dict(options.set),
     )  # fmt: skip
     print(result)
     return 0 if result.within else 1

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from conversion.errors import ConversionError
 from conversion.families import FAMILIES, Family
-from conversion.families.base import Facts, Found
+from conversion.families.base import Facts, Found, entry
 from conversion.folders import open_folder, read_json, whole_or_nothing
-from conversion.locate import belongs
+from conversion.locate import belongs, is_wrapper
 from conversion.mapping import Row, rows_of, to_theirs
 from conversion.records import KEPT, RECORD
 from conversion.sources import open_weights
@@ -48,8 +48,7 @@ def export_checkpoint(folder: str | Path, out: str | Path, to: str, layout: str 
         processor = ViTCustomImageProcessor.from_pretrained(folder) if family.config else None
     except (OSError, ValueError) as error:
         raise ConversionError(f"{folder}: {' '.join(str(error).split())}") from error
-    record = read_json(folder / RECORD) if (folder / RECORD).exists() else {}
-    record = record if record.get("family") == to else {}
+    record = read_record(folder / RECORD, family)
     usual = family.spelling(config) if family.spelling else family.layouts[0]
     layout = layout or record.get("layout") or usual
     if layout not in family.layouts:
@@ -62,7 +61,7 @@ def export_checkpoint(folder: str | Path, out: str | Path, to: str, layout: str 
     kept = kept_tensors(folder, record, family, config)
     theirs = {row.theirs: shape_of(row, names, weights) for row in rows}
     theirs |= {name: tuple(tensor.shape) for name, tensor in kept.items()}
-    tables = family.config(config, processor, record) if family.config else {}
+    tables = tables_of(family, config, processor, record)
     check_expressed(family, config, theirs, tables, layout)
 
     base = record.get("base", family.bases[0] if family.bases and config.num_labels else "")
@@ -80,6 +79,54 @@ def export_checkpoint(folder: str | Path, out: str | Path, to: str, layout: str 
     with whole_or_nothing(out) as written:
         WRITERS[family.suffix](written, tensors(), tables, record.get("container", family.wrap))
     return out
+
+
+def read_record(path: Path, family: Family) -> Facts:
+    """
+    Where a folder came from, if that was a source of `family`; empty otherwise.
+
+    Raises:
+        `ConversionError`: for a record that no import wrote.
+    """
+    if not path.exists() or entry(table := read_json(path), "family", str, file=RECORD) != family.name:
+        return {}
+    kinds = {
+        "layout": str,
+        "base": str,
+        "prefix": str,
+        "container": str,
+        "their_config": dict,
+        "their_processor": dict,
+    }
+    record = {name: entry(table, name, kind, file=path.name) for name, kind in kinds.items()}
+    known = {
+        "layout": record["layout"] in family.layouts,
+        "base": record["base"] in ("", *family.bases),
+        "prefix": record["prefix"] is not None and is_wrapper(record["prefix"], family),
+        "container": record["container"] is not None,
+    }
+    for name, is_right in known.items():
+        if not is_right:
+            raise ConversionError(
+                f"{path}: {name}={record[name]!r} is not what an import writes; remove the file to do without it"
+            )
+    return record
+
+
+def tables_of(
+    family: Family, config: ViTCustomConfig, processor: ViTCustomImageProcessor | None, record: Facts
+) -> dict[str, Facts]:
+    """The JSON files of a folder format, with what the record has of the source's own."""
+    if family.config is None:
+        return {}
+    try:
+        return family.config(config, processor, record)
+    except ConversionError:
+        raise
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        raise ConversionError(
+            f"{RECORD}: their_config or their_processor is not what an import writes: {error}"
+        ) from error
 
 
 def kept_tensors(folder: Path, record: Facts, family: Family, config: ViTCustomConfig) -> dict[str, Tensor]:

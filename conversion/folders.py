@@ -15,7 +15,7 @@ from conversion.weights import Containers, Weights
 
 MAX_JSON = 50_000_000  # bytes
 INDEX = ".index.json"
-FILES = (  # the first that is there is read
+FILES = (  # the first that is there is read; the others must hold the same
     "model.safetensors", "open_clip_model.safetensors", "model.safetensors" + INDEX,
     "pytorch_model.bin", "open_clip_pytorch_model.bin", "pytorch_model.bin" + INDEX,
 )  # fmt: skip
@@ -37,20 +37,36 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def open_folder(folder: Path) -> tuple[Containers, list[Path]]:
+def open_folder(folder: Path, file: str | None = None, mapped: bool = False) -> tuple[Containers, list[Path]]:
     """
-    The weights of a folder as a Hub repository holds it, whole or in shards, and the files they are in.
+    The weights of a folder as a Hub repository holds it, whole or in shards, and the files they are in. Where there are several,
+    `file` chooses, unless they hold the same; `mapped` as for `open_weights`.
 
     Raises:
-        `ConversionError`: for no weights, missing shards, and an index that leads out of the folder.
+        `ConversionError`: for no weights, different ones, missing shards, and an index that leads out of the folder.
     """
-    for name in FILES:
-        if (folder / name).exists() or (folder / name).is_symlink():
-            path = inside(folder, name)
-            return open_shards(folder, name) if name.endswith(INDEX) else (open_weights(path), [path])
-    has_adapter = (folder / "adapter_config.json").exists()
-    adapter = " (an adapter alone: merge it into its base model first)" if has_adapter else ""
-    raise ConversionError(f"{folder} holds none of {', '.join(FILES)}{adapter}")
+    if file is not None:
+        if os.path.basename(file) != file:
+            raise ConversionError(f"--file {file}: give the name of a file of {folder}")
+        return open_one(folder, file, mapped)
+    there = [name for name in FILES if (folder / name).exists() or (folder / name).is_symlink()]
+    if not there:
+        has_adapter = (folder / "adapter_config.json").exists()
+        adapter = " (an adapter alone: merge it into its base model first)" if has_adapter else ""
+        raise ConversionError(f"{folder} holds none of {', '.join(FILES)}{adapter}")
+    first, *others = there
+    containers, files = open_one(folder, first, mapped)
+    for name in others:
+        other = open_one(folder, name, mapped)[0]
+        same = containers.keys() == other.keys()
+        if not same or not all(weights.equals(other[key], not mapped) for key, weights in containers.items()):
+            raise ConversionError(f"{folder} holds {first} and {name}, which differ: choose with --file")
+    return containers, files
+
+
+def open_one(folder: Path, name: str, mapped: bool) -> tuple[Containers, list[Path]]:
+    path = inside(folder, name)
+    return open_shards(folder, name) if name.endswith(INDEX) else (open_weights(path, mapped), [path])
 
 
 def inside(folder: Path, name: str) -> Path:

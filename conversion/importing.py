@@ -176,9 +176,10 @@ def import_checkpoint(source: str | Path | nn.Module, **request: Any) -> Importe
     Raises:
         `ConversionError`: if anything is missing, left over, unsafe or not known, naming it.
     """
-    opened = open_source(source)
+    asked = Request(**request)
+    opened = open_source(source, asked.file)
     with hashed(opened) as sha256:
-        imported = convert(opened, Request(**request))
+        imported = convert(opened, asked)
         imported.report.sha256 = sha256.result()
     return imported
 
@@ -189,9 +190,10 @@ def import_to_folder(source: str | Path, out: str | Path, max_shard_size: str = 
     card, and the record of where it came from.
     """
     with whole_or_nothing(Path(out).expanduser()) as folder:
-        opened = open_source(source)
+        asked = Request(**request)
+        opened = open_source(source, asked.file)
         with hashed(opened) as sha256:
-            model, processor, report = convert(opened, Request(**request))
+            model, processor, report = convert(opened, asked)
             try:
                 model.save_pretrained(folder, max_shard_size=max_shard_size)
             except ValueError as error:

@@ -1,6 +1,7 @@
 """Finding the image encoder in a source: what is given, which state dict, which prefix, which family."""
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -49,10 +50,10 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def open_source(source: str | Path | nn.Module, mapped: bool = False) -> Source:
+def open_source(source: str | Path | nn.Module, file: str | None = None, mapped: bool = False) -> Source:
     """
     A file, a folder, the name of a Hub repository, which is downloaded or taken out of the cache, or a live
-    model. `mapped` to look at names and shapes alone, without the numbers.
+    model. `file` chooses one of a folder's; `mapped` to look at names and shapes alone, without the numbers.
 
     Raises:
         `ConversionError`: if there is no such thing, or it is not what it should be.
@@ -63,13 +64,16 @@ def open_source(source: str | Path | nn.Module, mapped: bool = False) -> Source:
         return Source(Path(name), name, {"": Weights(Path(name), state)}, [], live=source)
     path = Path(source).expanduser()
     if path.is_file():
+        if file is not None:
+            raise ConversionError(f"--file {file}: {path} is a file, not a folder")
         return Source(path, path.name, open_weights(path, mapped), [path])
     if not path.exists():
         path = hub_folder(str(source))
-    containers, files = open_folder(path)
-    names = ("config.json", "preprocessor_config.json", "open_clip_config.json")
+    containers, files = open_folder(path, file, mapped)
+    names = ["config.json", "open_clip_config.json", "preprocessor_config.json"]
     tables = {name: read_json(path / name) for name in names if (path / name).exists()}
-    config = tables.get("config.json") or tables.get("open_clip_config.json")
+    own = "open_clip_config.json" if files[0].name.startswith("open_clip_") else "config.json"
+    config = next((tables[name] for name in (own, *names[:2]) if name in tables), None)
     return Source(path, Path(source).name, containers, files, config, tables.get("preprocessor_config.json"))
 
 
@@ -194,8 +198,8 @@ def places_in(source: Source, container: str, state: Weights, family: Family, to
 
 def is_wrapper(prefix: str, family: Family) -> bool:
     """Whether `prefix` is nothing, the family's own, or made of what wrappers put before a name."""
-    parts = [part for part in prefix.replace("/", ".").split(".") if part]
-    return prefix in ("", family.prefix) or (prefix[-1] in "./" and all(part in WRAPPERS for part in parts))
+    *parts, rest = re.split("[./]", prefix)
+    return prefix == family.prefix or (not rest and all(part in WRAPPERS for part in parts))
 
 
 def belongs(name: str, patterns: tuple[str, ...]) -> bool:

@@ -47,6 +47,7 @@ class Request:
     """What a person asks of an import; see `import_checkpoint`."""
 
     family: str | None = None
+    file: str | None = None
     weights: str | None = None
     set: Facts = field(default_factory=dict)
     labels: list[str] | None = None

@@ -87,8 +87,9 @@ def verify(
     Raises:
         `ConversionError`: if the source can't be read, or no installed implementation can run it.
     """
-    source = open_source(path)
-    plan = plan_import(source, Request(**request))
+    asked = Request(**request)
+    source = open_source(path, asked.file)
+    plan = plan_import(source, asked)
     reference = reference_of(source, plan.place, plan.config)
     model = import_checkpoint(path, **{**request, "dtype": "float32"}).model if folder is None else opened(folder)
     layers = []

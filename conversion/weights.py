@@ -49,6 +49,12 @@ class Weights:
             raise ConversionError(f"{self.path}: {name} holds values that are not finite (NaN or infinity)")
         return tensor
 
+    def equals(self, other: "Weights", in_numbers: bool) -> bool:
+        """Whether `other` has the same names, shapes and types, and, if asked, the same numbers."""
+        if (self.shapes, self.dtypes) != (other.shapes, other.dtypes):
+            return False
+        return not in_numbers or all(torch.equal(self.stored(name), other.stored(name)) for name in self.shapes)
+
     def stored(self, name: str) -> Tensor:
         """The tensor as it is, of any type: for one that is only kept."""
         return self._readers[name]()

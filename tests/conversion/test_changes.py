@@ -7,6 +7,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from sklearn.datasets import load_sample_images
 from torchvision.models import VisionTransformer
 
@@ -201,3 +202,66 @@ def test_bare_weights_of_timm_have_what_was_told(tmp_path):
         source, family="timm", set={**TOLD, **BARE, "resample": "bilinear", "crop_pct": 0.9}
     )
     assert list(processor.image_mean) == BARE["image_mean"] and processor.resample == 2 and processor.crop_pct == 0.9
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The record
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("prefix", 5), ("prefix", "../"), ("prefix", "/tmp/"), ("prefix", "model."), ("prefix", "a/../"), ("prefix", "text."), ("prefix", None),
+        ("prefix", "model"), ("prefix", ".."), ("prefix", "model//"), ("base", 5), ("base", "text."), ("base", None), ("container", 5), ("container", None),
+        ("container", ["model"]), ("layout", 5), ("layout", "other"), ("layout", None), ("family", 5), ("their_config", 5),
+        ("their_config", []), ("their_processor", "x"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("family", ["torchvision", "timm"])
+def test_a_record_that_no_import_wrote_is_refused(field, value, family, tmp_path):
+    if family == "torchvision":
+        import_to_folder(pth()(vit(), tmp_path), tmp_path / "ours", set=TOLD)
+    else:
+        import_to_folder(timm_folder(timm_model("vit_base_patch16_224"), tmp_path), tmp_path / "ours")
+    path = tmp_path / "ours/conversion.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    if (field, value) == ("prefix", "model."):
+        export_checkpoint(tmp_path / "ours", tmp_path / "back", family)
+        return
+    with pytest.raises(ConversionError, match=f"conversion.json: {field}="):
+        export_checkpoint(tmp_path / "ours", tmp_path / "back", family)
+    assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        {"id2label": []}, {"id2label": {"a": 5}}, {"label_names": 5}, {"model_args": 5}, {"pretrained_cfg": 5}, {"vision_config": 5},
+        {"pretrained_cfg": {"mean": 5}}, {"pretrained_cfg": {"input_size": 5}}, {"model_args": {"img_size": "x"}}, {"architectures": 5},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("family", ["timm", "transformers_vit"])
+def test_a_description_in_the_record_that_no_library_wrote_is_no_traceback(theirs, family, tmp_path):
+    """Read where it matters and refused, or not of this library and left as it was."""
+    import_to_folder(timm_folder(timm_model("vit_base_patch16_224"), tmp_path), tmp_path / "ours")
+    path = tmp_path / "ours/conversion.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "family": family, "layout": "memory" if family != "timm" else record["layout"],
+                                "their_config": {**record["their_config"], **theirs} if family == "timm" else theirs}))  # fmt: skip
+    try:
+        export_checkpoint(tmp_path / "ours", tmp_path / "back", family)
+    except ConversionError as error:
+        assert str(error)
+        assert not (tmp_path / "back").exists()
+    else:
+        import_to_folder(tmp_path / "back", tmp_path / "again")
+        first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("ours", "again"))
+        assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.parametrize("prefix", ["../", "/", "..", "model..", "model//", "./"])
+def test_a_prefix_that_is_no_wrapper_s_is_unknown(prefix, tmp_path):
+    save_file({f"{prefix}{name}": tensor for name, tensor in vit().state_dict().items()}, tmp_path / "a.safetensors")
+    with pytest.raises(ConversionError, match="no plain ViT"):
+        import_checkpoint(tmp_path / "a.safetensors", set=TOLD)

@@ -7,6 +7,7 @@ import numpy as np
 import open_clip
 import pytest
 import torch
+import transformers
 from open_clip import factory
 from open_clip import model as open_clip_model
 from open_clip import transform as open_clip_transform
@@ -138,6 +139,25 @@ def test_what_a_bare_file_leaves_open_is_asked_for(tmp_path):
     assert_same(their, model, (32, 32))
     with pytest.raises(ConversionError, match=r"ln_pre"):
         import_checkpoint(tmp_path / "clipa.pt", family="openai_clip", set={"num_attention_heads": 4})
+
+
+def test_a_repository_of_two_libraries(tmp_path):
+    """As those of LAION on the Hub: each file goes with its own configuration."""
+    folder = folder_of(tmp_path / "both", tower(TINY), TINY)
+    sizes = {"image_size": 32, "patch_size": 8, "hidden_size": 48, "num_hidden_layers": 2, "intermediate_size": 72}
+    config = transformers.CLIPVisionConfig(**sizes, num_attention_heads=4, projection_dim=20)
+    model = randomise(transformers.CLIPVisionModelWithProjection(config))
+    model.save_pretrained(folder)
+    transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=32).save_pretrained(folder)
+    with pytest.raises(
+        ConversionError, match=r"model.safetensors and open_clip_model.safetensors, which differ.* --file"
+    ):
+        import_checkpoint(folder)
+    for file, family in (
+        ("model.safetensors", "transformers_clip_vision"),
+        ("open_clip_model.safetensors", "open_clip"),
+    ):
+        assert import_checkpoint(folder, file=file).report.family == family
 
 
 @pytest.mark.parametrize(

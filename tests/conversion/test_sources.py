@@ -601,9 +601,16 @@ FOLDERS: dict[str, tuple] = {
         sharded(without(MAP, "encoder.ln.bias"), second=save(without(HALVES[1], "encoder.ln.bias"))), "encoder.ln.bias"),
     "extra_one": ({WHOLE: save({**STATE, "encoder.extra": torch.zeros(1)})}, "encoder.extra"),
     "wrong_shape": ({WHOLE: save({**STATE, FUSED: torch.zeros(144, 49)})}, FUSED),
-    "two_formats": ({WHOLE: ST, "pytorch_model.bin": torch_bytes(OTHER)}, None),
-    "two_formats_sharded": ({**sharded(), "pytorch_model.bin": torch_bytes(OTHER)}, None),
-    "stale_index": ({WHOLE: ST, INDEX: json.dumps({"weight_map": moved("gone.safetensors")}).encode()}, None),
+    "two_formats": ({WHOLE: ST, "pytorch_model.bin": torch_bytes(OTHER)}, f"{WHOLE} and pytorch_model.bin, which differ.*--file"),
+    "two_formats_sharded": ({**sharded(), "pytorch_model.bin": torch_bytes(OTHER)}, f"{INDEX} and pytorch_model.bin, .*--file"),
+    "two_types": ({WHOLE: ST, "pytorch_model.bin": torch_bytes(changed(dtype=torch.float16))}, "which differ.*--file"),
+    "two_names": ({WHOLE: ST, "pytorch_model.bin": torch_bytes(prefixed("module."))}, "which differ.*--file"),
+    "two_containers": ({WHOLE: ST, "pytorch_model.bin": torch_bytes({"model": STATE})}, "which differ.*--file"),
+    "one_number": ({WHOLE: ST, "pytorch_model.bin": torch_bytes({**STATE, FUSED: STATE[FUSED] + 1e-3})}, "differ.*--file"),
+    "same_twice": ({WHOLE: ST, "pytorch_model.bin": PTH}, None),
+    "same_sharded": ({**sharded(), WHOLE: ST, "pytorch_model.bin": PTH}, None),
+    "whole_and_shards": ({**sharded(), WHOLE: save(OTHER)}, f"{WHOLE} and {INDEX}, which differ"),
+    "stale_index": ({WHOLE: ST, INDEX: json.dumps({"weight_map": moved("gone.safetensors")}).encode()}, "gone.*missing"),
 }  # fmt: skip
 
 
@@ -625,6 +632,22 @@ def test_folder(case, tmp_path, expected, monkeypatch):
     (tmp_path / "outside.json").write_text(json.dumps({"weight_map": MAP}))
     folder = fill(tmp_path / "model", files(tmp_path) if callable(files) else files)
     assert_outcome(folder, tmp_path, outcome, expected, set=HEADS)
+
+
+def test_file_chooses_one_of_a_folder(tmp_path, expected):
+    stale = json.dumps({"weight_map": moved("gone.safetensors")}).encode()
+    folder = fill(tmp_path / "model", {WHOLE: ST, INDEX: stale, "pytorch_model.bin": torch_bytes(OTHER), "b.pth": PTH})
+    for name in (WHOLE, "b.pth"):
+        assert_outcome(folder, tmp_path, None, expected, set=HEADS, file=name)
+    model = import_checkpoint(folder, set=HEADS, file="pytorch_model.bin").model
+    assert torch.equal(model.vit.norm.bias, OTHER["encoder.ln.bias"])
+    for name, named in (
+        ("no.bin", "no.bin is no file"),
+        ("../model/b.pth", "give the name of a file"),
+        (INDEX, "gone"),
+    ):
+        assert_outcome(folder, tmp_path, named, expected, set=HEADS, file=name)
+    assert_outcome(folder / "b.pth", tmp_path, "--file b.pth: .* is a file", expected, set=HEADS, file="b.pth")
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
