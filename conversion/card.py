@@ -1,5 +1,6 @@
 """The model card of an imported checkpoint."""
 
+import re
 from pathlib import Path
 
 from huggingface_hub import ModelCard, ModelCardData
@@ -35,6 +36,11 @@ processor = AutoImageProcessor.from_pretrained("OWNER/NAME", trust_remote_code=T
 """
 
 
+def escape(text: str) -> str:
+    """Text that Markdown and HTML leave as it is."""
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|~$&])", r"\\\1", text)
+
+
 def write_card(path: Path, model: ViTCustomPreTrainedModel, report: Report, title: str) -> None:
     """Writes the card: family, the SHA-256 of each source file, size and use."""
     config = model.config
@@ -46,14 +52,14 @@ def write_card(path: Path, model: ViTCustomPreTrainedModel, report: Report, titl
     )
     text = TEXT.format(
         metadata=data.to_yaml(),
-        name=Path(report.source).stem.replace("\n", " "),
+        name=escape(" ".join(Path(report.source).stem.split())),
         parameters=sum(p.numel() for p in model.parameters()),
         title=title,
         family=report.family,
-        files="<br>".join(f"`{name}`, SHA-256 `{sha}`" for name, sha in report.sha256.items()),
+        files="<br>".join(f"{escape(name)}, SHA-256 `{sha}`" for name, sha in report.sha256.items()),
         size=config.image_size,
         patch=config.patch_size,
         auto="AutoModelForImageClassification" if classifies else "AutoModel",
-        notes="".join(f"\n- {note}" for note in report.notes),
+        notes="".join(f"\n- {escape(note)}" for note in report.notes),
     )
     ModelCard(text).save(path)

@@ -167,7 +167,11 @@ def check_expressed(
         raise ConversionError(
             f"{family.name} cannot express this model: what it would write is not its own kind of file"
         )
-    facts = family.facts(found)
+    try:
+        facts = family.facts(found)
+    except ConversionError as error:
+        reason = str(error).partition("; say it with")[0]
+        raise ConversionError(f"{family.name} cannot express this model: {reason}") from error
     back = ViTCustomConfig(**{**facts, **{name: told[name] for name in family.unsaid(found)}})
     unused = UNUSED.get(config.position_embedding, set()) | (
         set() if config.num_prefix_tokens else {"prefix_positions"}

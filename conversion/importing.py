@@ -79,7 +79,7 @@ def plan_import(source: Source, request: Request) -> Plan:
     config = configuration(source, family, found, facts, fields, request)
     model = empty_model(config)
     parameters = {name.removeprefix("vit."): tuple(value.shape) for name, value in model.state_dict().items()}
-    kept = [name for name in found.shapes if belongs(name, family.kept)]
+    kept = [name for name in found.shapes if place.is_kept(name)]
     rest = {name: shape for name, shape in found.shapes.items() if name not in {*kept, *dropped}}
     rows = rows_of(family.table(config, found.layout), parameters, config.num_hidden_layers)
     account(rows, rest, parameters, str(source.path))

@@ -113,8 +113,8 @@ class Place:
         return ".".join([self.container, *parts] if self.container else parts)
 
     def is_kept(self, name: str) -> bool:
-        """Whether the family keeps a tensor of this name beside the model."""
-        return belongs(name, self.family.kept)
+        """Whether a tensor of this name is kept beside the model, which has no place for it."""
+        return belongs(name, (*self.family.kept, *self.family.unused(self.found)))
 
     def chosen(self, keys: list[str]) -> "Place":
         """This one, without the tensors beside it that belong to the others of `keys`."""
@@ -158,7 +158,7 @@ def locate(source: Source, family: str | None, weights: str | None, told: Facts)
         total = sum(len(state.shapes) for state in containers.values())
         some = [name for state in containers.values() for name in state.shapes][:6]
         raise ConversionError(
-            f"{source.path} is no {family or 'plain ViT of a known family'}: 0 of {total} keys matched (such as {', '.join(some)}); "
+            f"{source.path} is no {family or 'plain ViT of a known family'}: it has {total} tensors, such as {', '.join(some)}; "
             "`python -m conversion list` says what is read"
         )
     by_family = {place.family.name: place for place in places}

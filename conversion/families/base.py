@@ -199,6 +199,7 @@ class Family:
         spelling: The one to write for a configuration where nothing says another; by default the first.
         asked: Fields that the files don't hold and that may therefore be told.
         kept: Names (with `*`) that our model has no place for, and that are written back on export.
+        unused: Further such names, of tensors in this file that its own library would not use.
         made: What stands in for those of a model that never had them, so that the original loads the file.
         beside: Names (with `*`), outside the prefix, of what isn't the image encoder; left behind.
         suffix: Of the file that `export` writes: `.npz`, `.pth`, or nothing for a folder.
@@ -222,6 +223,7 @@ class Family:
     spelling: Callable[[ViTCustomConfig], str] | None = None
     asked: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+    unused: Callable[[Found], tuple[str, ...]] = lambda found: ()
     made: Callable[[ViTCustomConfig], dict[str, Tensor]] = lambda config: {}
     beside: tuple[str, ...] = ()
     suffix: str = ".pth"

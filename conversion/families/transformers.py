@@ -12,6 +12,7 @@ import transformers
 from conversion.families.base import Facts, Family, Found
 from conversion.families.transformers_facts import (
     ATTENTION_DROPOUT,
+    CLASSIFIERS,
     MLP,
     SIZES,
     TRAINING,
@@ -79,6 +80,11 @@ def family(name: str, title: str, kind: Kind, table: Callable[[ViTCustomConfig, 
     )
 
 
+def unused_pooler(found: Found) -> tuple[str, ...]:
+    """The classifiers of transformers have no pooler; some files hold one all the same."""
+    return ("pooler.dense.*",) if any(name in found for name in CLASSIFIERS) else ()
+
+
 def vit_family(
     name: str,
     title: str,
@@ -95,7 +101,9 @@ def vit_family(
     classes, fields = (f"{base}Model", f"{base}ForImageClassification"), {**SIZES, **MLP, **TRAINING}
     processor = options.pop("processor", "ViTImageProcessor")
     kind = Kind(config.model_type, config, processor, classes, fields, resampled, blocks, (), read, write_vit)
-    common = {"heads": ("classifier.*", "decoder.*"), "kept": ("embeddings.mask_token", "decoder.*")}
+    common = {
+        "heads": ("classifier.*", "decoder.*"), "kept": ("embeddings.mask_token", "decoder.*"), "unused": unused_pooler,
+    }  # fmt: skip
     anchors = tuple(f"{before}0.layernorm_before.weight" for before in (blocks[DISK], blocks[MEMORY]))
     return family(name, title, kind, table, anchors=anchors, bases=(prefix,), **{**common, **options})
 

@@ -167,7 +167,7 @@ def read_vit(found: Found, say: Say) -> Facts:
 
 def read_deit(found: Found, say: Say) -> Facts:
     """Where no head is on the distillation token, it is a token like a register with a position."""
-    if "classifier.weight" in found or "pooler.dense.weight" in found:
+    if "cls_classifier.weight" not in found and ("classifier.weight" in found or "pooler.dense.weight" in found):
         return {**read_vit(found, say), "num_register_tokens": 1, "prefix_positions": "all"}
     return {**read_vit(found, say), "distillation_token": True}
 

@@ -1,11 +1,11 @@
 """The model card of a run."""
 
-import re
 from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from torch import nn
 
+from conversion.card import escape
 from scripts.common.data import Splits
 from scripts.common.recipe import Recipe
 
@@ -32,11 +32,6 @@ classify = pipeline("image-classification", model="OWNER/{name}", trust_remote_c
 classify("picture.jpg")
 ```
 """
-
-
-def escape(text: str) -> str:
-    """Text that Markdown and HTML leave as it is."""
-    return re.sub(r"([\\`*_{}\[\]<>()#+!|~$&])", r"\\\1", text)
 
 
 def public_name(source: str) -> str:

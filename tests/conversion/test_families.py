@@ -278,6 +278,15 @@ def test_the_folder_says_where_it_came_from(tmp_path):
     assert model.config.num_labels == 5
 
 
+def test_the_card_shows_any_file_name(tmp_path):
+    """A name that Markdown or HTML would read as something else."""
+    name = "a|b_`c`_<img src=x>_[d](e)#.pth"
+    pth()(vit(), tmp_path).rename(tmp_path / name)
+    import_to_folder(tmp_path / name, tmp_path / "ours", set=TOLD)
+    card = (tmp_path / "ours/README.md").read_text()
+    assert r"a\|b\_\`c\`\_\<img src=x\>" in card and "<img" not in card.replace(r"\<img", "")
+
+
 def test_types_stay_as_stored_unless_asked(tmp_path):
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
         folder = tmp_path / str(dtype)

@@ -14,7 +14,7 @@ from sklearn.datasets import load_sample_images
 
 from conversion import FAMILIES, ConversionError, FactNeeded, export_checkpoint, import_checkpoint, import_to_folder
 from conversion.locate import open_source
-from modeling_vit_custom import ViTCustomImageProcessor, ViTCustomModel
+from modeling_vit_custom import ViTCustomForImageClassification, ViTCustomImageProcessor, ViTCustomModel
 from tests.tiny import pictures, randomise, tiny_model
 
 
@@ -401,7 +401,7 @@ def test_what_our_model_has_not_is_refused(tmp_path):
         with pytest.raises(ConversionError, match=reason):
             import_checkpoint(source)
     pooler = {"pooler.dense.weight": torch.ones(48, 48), "pooler.dense.bias": torch.ones(48)}
-    for name, prefix in (("vit-classifier", "vit."), ("deit-teacher", "deit."), ("ijepa", ""), ("mae", "")):
+    for name, prefix in (("ijepa", ""), ("mae", "")):
         source = write(CASES[name].build(), tmp_path / name)
         weights = load_file(source / "model.safetensors") | {prefix + key: value for key, value in pooler.items()}
         save_file(weights, source / "model.safetensors")
@@ -410,6 +410,27 @@ def test_what_our_model_has_not_is_refused(tmp_path):
     case = Case("CLIPForImageClassification", "clip_vision", "CLIPConfig", TOWERS)
     with pytest.raises(ConversionError, match="without a norm"):
         import_checkpoint(write(case.build(), tmp_path / "clip"))
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix"), [("vit-classifier", "vit."), ("deit-teacher", "deit."), ("deit-classifier", "deit.")]
+)
+def test_a_pooler_that_a_classifier_does_not_use_is_kept_aside(name, prefix, tmp_path):
+    their = CASES[name].build()
+    source = write(their, tmp_path / "theirs")
+    pooler = {f"{prefix}pooler.dense.weight": torch.randn(48, 48), f"{prefix}pooler.dense.bias": torch.randn(48)}
+    weights = load_file(source / "model.safetensors") | pooler
+    save_file(weights, source / "model.safetensors", {"format": "pt"})
+    report = import_to_folder(source, tmp_path / "ours")
+    assert set(report.kept) == {"pooler.dense.weight", "pooler.dense.bias"}
+    model = ViTCustomForImageClassification.from_pretrained(tmp_path / "ours").eval()
+    with torch.no_grad():
+        pixels = pictures(2, (32, 32))
+        expected = their(pixels).logits
+        assert (model(pixels).logits - expected).abs().max() <= 1e-5 * expected.abs().max()
+    export_checkpoint(tmp_path / "ours", tmp_path / "back", report.family)
+    back = load_file(tmp_path / "back/model.safetensors")
+    assert back.keys() == weights.keys() and all(torch.equal(back[key], weights[key]) for key in weights)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
