@@ -289,6 +289,28 @@ def test_threads_change_nothing():
         torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize("kind", ["picture", "handle", "frames"])
+def test_what_pillow_reads_from_one_handle_is_read_in_one_thread(kind, tmp_path, monkeypatch):
+    """A picture that is opened but not yet read, twice; the same open file; two frames of one file."""
+    path, threads, used = tmp_path / "a.gif", torch.get_num_threads(), []
+    frames = [photo(40, 50), photo(50, 40)]
+    frames[0].save(path, save_all=True, append_images=frames[1:])
+    mapped = preprocessing_vit_custom.map_in_threads
+    monkeypatch.setattr(preprocessing_vit_custom, "map_in_threads", lambda *a: used.append(a) or mapped(*a))
+    try:
+        torch.set_num_threads(3)
+        with Image.open(path) as picture, open(path, "rb") as handle:
+            shared = {"picture": [picture] * 9, "handle": [handle] * 9, "frames": [picture, path, picture]}[kind]
+            found = ViTCustomImageProcessor()(shared, return_tensors="pt").pixel_values
+        assert not used
+        alone = ViTCustomImageProcessor()(path, return_tensors="pt").pixel_values
+        assert torch.equal(found, alone.expand_as(found))
+        ViTCustomImageProcessor()([path] * 9, return_tensors="pt")
+        assert used
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_large_pictures_that_pillow_keeps_in_pieces():
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (2100, 2100, 3), dtype=np.uint8))
     found = ViTCustomImageProcessor()(picture, return_tensors="pt").pixel_values
