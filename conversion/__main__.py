@@ -73,6 +73,10 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("out", metavar="OUT", help="the file or folder to write")
     out.add_argument("--to", required=True, choices=FAMILIES, metavar="FAMILY", help=", ".join(FAMILIES))
     out.add_argument("--layout", help="which of the family's spellings, where it has several")
+    out.add_argument(
+        "--set", metavar="FIELD=VALUE", type=setting, action="append", default=[],
+        help="write a field of the configuration otherwise than the folder has it",
+    )  # fmt: skip
     check = commands.add_parser("verify", parents=[reading], help="runs the original and ours on the same pictures")
     check.add_argument("folder", metavar="FOLDER", nargs="?", help="what was imported (default: imports anew)")
     check.add_argument(
@@ -82,6 +86,15 @@ def parser() -> argparse.ArgumentParser:
     return main
 
 
+def fields_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What `--set` says; each field once."""
+    names = [name for name, _ in options.set]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConversionError(f"--set {twice} is given twice")
+    return dict(options.set)
+
+
 def list_families(options: argparse.Namespace) -> None:
     """Prints the table of families."""
     print(markdown())
@@ -89,7 +102,7 @@ def list_families(options: argparse.Namespace) -> None:
 
 def inspect(options: argparse.Namespace) -> None:
     """Prints what a source is."""
-    request = Request(family=options.family, file=options.file, weights=options.weights, set=dict(options.set))
+    request = Request(family=options.family, file=options.file, weights=options.weights, set=fields_of(options))
     source = open_source(options.source, options.file, mapped=True)
     plan = plan_import(source, request)
     config, place = plan.config, plan.place
@@ -137,7 +150,7 @@ def read_labels(path: Path | None) -> list[str] | None:
 
 def run_import(options: argparse.Namespace) -> None:
     report = import_to_folder(
-        options.source, options.out, options.max_shard_size, family=options.family, file=options.file, weights=options.weights, set=dict(options.set),
+        options.source, options.out, options.max_shard_size, family=options.family, file=options.file, weights=options.weights, set=fields_of(options),
         labels=read_labels(options.labels), num_labels=options.num_labels, image_size=picture_size(options.image_size),
         drop_head=options.drop_head, dtype=options.dtype,
     )  # fmt: skip
@@ -154,13 +167,16 @@ def summarise(report: Report) -> None:
 
 
 def run_export(options: argparse.Namespace) -> None:
-    print(f"{options.folder} -> {export_checkpoint(options.folder, options.out, options.to, options.layout)}")
+    exported = export_checkpoint(options.folder, options.out, options.to, options.layout, fields_of(options))
+    print(f"{options.folder} -> {exported.path}")
+    for note in exported.notes:
+        print(note)
 
 
 def run_verify(options: argparse.Namespace) -> int:
     result = verify(
         options.source, options.folder, options.tolerance, options.plot,
-        family=options.family, file=options.file, weights=options.weights, set=dict(options.set),
+        family=options.family, file=options.file, weights=options.weights, set=fields_of(options),
     )  # fmt: skip
     print(result)
     return 0 if result.within else 1

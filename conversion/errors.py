@@ -6,4 +6,8 @@ class ConversionError(ValueError):
 
 
 class FactNeeded(ConversionError):
-    """A fact that is not in the file; the sentence says which flag supplies it."""
+    """A fact that is not in the file, `field` of the configuration or the processor; the sentence says which flag supplies it."""
+
+    def __init__(self, message: str, field: str):
+        super().__init__(message)
+        self.field = field

@@ -3,28 +3,41 @@
 import json
 import zipfile
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from conversion.errors import ConversionError
+from conversion.errors import ConversionError, FactNeeded
 from conversion.families import FAMILIES, Family
 from conversion.families.base import Facts, Found, entry
-from conversion.folders import open_folder, read_json, whole_or_nothing
+from conversion.folders import expanded, inside, json_in, only, whole_or_nothing
 from conversion.locate import belongs, is_wrapper
 from conversion.mapping import Row, rows_of, to_theirs
-from conversion.records import KEPT, RECORD
+from conversion.ours import Ours, open_ours
+from conversion.records import KEPT, PROCESSOR_FIELDS, RECORD
 from conversion.sources import open_weights
-from conversion.weights import Weights
 from modeling_vit_custom import ViTCustomConfig, ViTCustomImageProcessor
 from modeling_vit_custom.configuration_vit_custom import did_you_mean
 
 
-def export_checkpoint(folder: str | Path, out: str | Path, to: str, layout: str | None = None) -> Path:
+@dataclass
+class Exported:
+    """What was written, and what of the folder is not in it."""
+
+    path: Path
+    notes: list[str]
+
+
+def export_checkpoint(
+    folder: str | Path, out: str | Path, to: str, layout: str | None = None, set: Facts | None = None
+) -> Exported:
     """
     Writes a folder of ours in the format of the family `to`.
 
@@ -33,36 +46,38 @@ def export_checkpoint(folder: str | Path, out: str | Path, to: str, layout: str 
         out: The file, or the folder for a family whose format is one.
         to: Name of the family.
         layout: Which of the family's spellings; that of the source by default, if it was of this family.
+        set: Fields of the configuration to write otherwise than the folder has them.
 
     Raises:
-        `ConversionError`: if the family can't express the model, with the reason.
+        `ConversionError`: if the folder is damaged, or the family can't express the model, with the reason.
     """
     if to not in FAMILIES:
         raise ConversionError(f"unknown family {to!r}: {did_you_mean(to, list(FAMILIES))}")
-    family, folder, out = FAMILIES[to], Path(folder).expanduser(), Path(out).expanduser()
-    if not folder.is_dir():
-        raise ConversionError(f"{folder} is no folder; give one that was imported or saved")
-    weights = open_folder(folder)[0][""]
-    try:
-        config = ViTCustomConfig.from_pretrained(folder)
-        processor = ViTCustomImageProcessor.from_pretrained(folder) if family.config else None
-    except (OSError, ValueError) as error:
-        raise ConversionError(f"{folder}: {' '.join(str(error).split())}") from error
-    record = read_record(folder / RECORD, family)
+    for name in set or {}:
+        if name not in ViTCustomConfig.field_names():
+            raise ConversionError(f"--set {name}: {did_you_mean(name, sorted(ViTCustomConfig.field_names()))}")
+    family, folder = FAMILIES[to], expanded(folder)
+    ours = open_ours(folder, **(set or {}))
+    config, names = ours.config, ours.names
+    record = read_record(folder, family)
     usual = family.spelling(config) if family.spelling else family.layouts[0]
     layout = layout or record.get("layout") or usual
     if layout not in family.layouts:
         raise ConversionError(f"--layout {layout!r}: {to} knows {', '.join(family.layouts)}")
-    names = {name.removeprefix("vit."): name for name in weights.shapes}
     rows = rows_of(family.table(config, layout), names, config.num_hidden_layers)
     unmapped = [name for name in names if name not in {part for row in rows for part in row.ours}]
     if unmapped:
         raise ConversionError(f"{to} has no place for {len(unmapped)} tensors, such as {', '.join(unmapped[:6])}")
-    kept = kept_tensors(folder, record, family, config)
-    theirs = {row.theirs: shape_of(row, names, weights) for row in rows}
+    theirs = {row.theirs: shape_of(row, ours, family) for row in rows}
+    kept = kept_tensors(folder, record, family, config, theirs)
     theirs |= {name: tuple(tensor.shape) for name, tensor in kept.items()}
-    tables = tables_of(family, config, processor, record)
-    check_expressed(family, config, theirs, tables, layout)
+    tables = tables_of(family, ours, record)
+    told = {n: v for n, v in record.get("told", {}).items() if n in family.asked and getattr(config, n) == v}
+    beside = tables or {"config.json": record.get("their_config")}  # which still lies beside the source
+    found = Found(
+        theirs, beside["config.json"], beside.get("preprocessor_config.json"), told, layout, None, kept.__getitem__
+    )
+    check_expressed(family, config, found)
 
     base = record.get("base", family.bases[0] if family.bases and config.num_labels else "")
     prefix = record.get("prefix", family.prefix)
@@ -71,76 +86,120 @@ def export_checkpoint(folder: str | Path, out: str | Path, to: str, layout: str 
         return prefix + ("" if belongs(name, family.heads) else base) + name
 
     def tensors() -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in to_theirs(rows, lambda name: weights.read(names[name])):
+        for name, tensor in to_theirs(rows, lambda name: ours.weights.read(names[name])):
             yield named(name), tensor
         for name, tensor in kept.items():
             yield named(name), tensor
 
+    out = expanded(out)
     with whole_or_nothing(out) as written:
         WRITERS[family.suffix](written, tensors(), tables, record.get("container", family.wrap))
-    return out
+    return Exported(out, [] if tables else left_out(family, ours, found))
 
 
-def read_record(path: Path, family: Family) -> Facts:
+def read_record(folder: Path, family: Family) -> Facts:
     """
     Where a folder came from, if that was a source of `family`; empty otherwise.
 
     Raises:
         `ConversionError`: for a record that no import wrote.
     """
-    if not path.exists() or entry(table := read_json(path), "family", str, file=RECORD) != family.name:
+    table = json_in(folder, RECORD)
+    if table is None or entry(table, "family", str, file=RECORD) != family.name:
         return {}
     kinds = {
-        "layout": str,
-        "base": str,
-        "prefix": str,
-        "container": str,
-        "their_config": dict,
-        "their_processor": dict,
-    }
-    record = {name: entry(table, name, kind, file=path.name) for name, kind in kinds.items()}
+        "layout": str, "base": str, "prefix": str, "container": str, "their_config": dict, "their_processor": dict, "told": dict,
+        "kept": dict,
+    }  # fmt: skip
+    record = {name: entry(table, name, kind, file=RECORD) for name, kind in kinds.items()}
     known = {
         "layout": record["layout"] in family.layouts,
         "base": record["base"] in ("", *family.bases),
         "prefix": record["prefix"] is not None and is_wrapper(record["prefix"], family),
         "container": record["container"] is not None,
+        "told": record["told"] is not None,
+        "kept": record["kept"] is not None and all(isinstance(shape, list) for shape in record["kept"].values()),
     }
     for name, is_right in known.items():
         if not is_right:
             raise ConversionError(
-                f"{path}: {name}={record[name]!r} is not what an import writes; remove the file to do without it"
+                f"{folder / RECORD}: {name}={record[name]!r} is not what an import writes; remove the file to do without it"
             )
     return record
 
 
-def tables_of(
-    family: Family, config: ViTCustomConfig, processor: ViTCustomImageProcessor | None, record: Facts
-) -> dict[str, Facts]:
+def tables_of(family: Family, ours: Ours, record: Facts) -> dict[str, Facts]:
     """The JSON files of a folder format, with what the record has of the source's own."""
     if family.config is None:
         return {}
+    if ours.processor is None:
+        raise ConversionError(f"{ours.weights.path}: there is no preprocessor_config.json, which {family.name} needs")
     try:
-        return family.config(config, processor, record)
+        return family.config(ours.config, ours.processor, record)
     except ConversionError:
         raise
-    except (TypeError, ValueError, AttributeError, KeyError) as error:
+    except Exception as error:  # whatever a record that was edited leads to
+        if not record:
+            raise
         raise ConversionError(
-            f"{RECORD}: their_config or their_processor is not what an import writes: {error}"
+            f"{RECORD}: their_config or their_processor is not what an import writes: {error!r}; remove the file to do without it"
         ) from error
 
 
-def kept_tensors(folder: Path, record: Facts, family: Family, config: ViTCustomConfig) -> dict[str, Tensor]:
-    """The tensors of the source that the model has no place for; of a model from elsewhere, what the family puts there."""
+def kept_tensors(
+    folder: Path, record: Facts, family: Family, config: ViTCustomConfig, theirs: dict[str, tuple[int, ...]]
+) -> dict[str, Tensor]:
+    """
+    The tensors of the source that the model has no place for; of a model from elsewhere, what the family puts there.
+
+    Raises:
+        `ConversionError`: if they are not those that the record names.
+    """
     if not record:
         return family.made(config)
-    if not (folder / KEPT).exists():
-        return {}
-    kept = open_weights(folder / KEPT)[""]
-    return {name: kept.stored(name) for name in kept.shapes}
+    known = {name: tuple(shape) for name, shape in record["kept"].items()}
+    kept = only(open_weights(inside(folder, KEPT)), folder / KEPT) if known else None
+    if known and kept.shapes != known:
+        raise ConversionError(
+            f"{folder / KEPT} does not hold the tensors that {RECORD} names; import the source again"
+        )
+    strange = [n for n in known if n in theirs or not belongs(n, (*family.kept, *family.unused(Found(theirs))))]
+    if strange:
+        raise ConversionError(
+            f"{folder / RECORD}: kept names {', '.join(strange[:4])}, which {family.name} does not keep"
+        )
+    return {name: kept.stored(name) for name in known}
 
 
-def shape_of(row: Row, names: dict[str, str], weights: Weights) -> tuple[int, ...]:
-    (made,) = row.op.to_theirs([torch.empty(weights.shapes[names[name]], device="meta") for name in row.ours])
+def left_out(family: Family, ours: Ours, found: Found) -> list[str]:
+    """What a file without tables can't hold: pixels that are not the family's own, and the names of classes."""
+    notes, config = [], ours.config
+    if ours.processor is not None:
+        with suppress(FactNeeded):
+            usual = ViTCustomImageProcessor.for_model(config, **family.pixels(found, config)).to_dict()
+            mine = ours.processor.to_dict()
+            changed = [
+                f"{n}={mine[n]!r} ({usual[n]!r})"
+                for n in sorted(PROCESSOR_FIELDS & mine.keys())
+                if mine[n] != usual[n]
+            ]
+            notes += (
+                [f"not in the file: pixels, which differ from those of {family.name}: {', '.join(changed)}"]
+                if changed
+                else []
+            )
+    if config.num_labels and list(config.id2label.values()) != [f"LABEL_{i}" for i in range(config.num_labels)]:
+        notes.append("not in the file: the names of the classes")
+    return notes
+
+
+def shape_of(row: Row, ours: Ours, family: Family) -> tuple[int, ...]:
+    """The shape of one of theirs."""
+    shapes = [ours.weights.shapes[ours.names[name]] for name in row.ours]
+    try:
+        (made,) = row.op.to_theirs([torch.empty(shape, device="meta") for shape in shapes])
+    except (ValueError, RuntimeError) as error:
+        raise ConversionError(f"{family.name} has no place for {', '.join(row.ours)} of {shapes}: {error}") from error
     return tuple(made.shape)
 
 
@@ -152,34 +211,48 @@ FREE = {
 COMPARED = (set(ViTCustomConfig.__annotations__) & ViTCustomConfig.field_names()) - FREE
 
 
-def check_expressed(
-    family: Family, config: ViTCustomConfig, theirs: dict[str, tuple[int, ...]], tables: dict[str, Facts], layout: str
-) -> None:
+def check_expressed(family: Family, config: ViTCustomConfig, found: Found) -> None:
     """
     Reads what would be written back and compares it with `config`.
 
     Raises:
         `ConversionError`: naming the field that the family can't express.
     """
-    told = {name: getattr(config, name) for name in family.asked}
-    found = Found(theirs, tables.get("config.json"), tables.get("preprocessor_config.json"), told, layout)
     if not family.recognise(found):
         raise ConversionError(
             f"{family.name} cannot express this model: what it would write is not its own kind of file"
         )
-    try:
-        facts = family.facts(found)
-    except ConversionError as error:
-        reason = str(error).partition("; say it with")[0]
-        raise ConversionError(f"{family.name} cannot express this model: {reason}") from error
-    back = ViTCustomConfig(**{**facts, **{name: told[name] for name in family.unsaid(found)}})
+    back = read_back(family, found, config)
     unused = UNUSED.get(config.position_embedding, set()) | (
         set() if config.num_prefix_tokens else {"prefix_positions"}
     )
     for name in sorted(COMPARED - unused):
         ours, again = getattr(config, name), getattr(back, name)
         if ours != again:
-            raise ConversionError(f"{family.name} cannot express {name}={ours!r}; a file of it means {again!r}")
+            hint = (
+                f"; --set {name}={again} writes it so, with other numbers at other sizes"
+                if name == "position_resampling"
+                else ""
+            )
+            raise ConversionError(f"{family.name} cannot express {name}={ours!r}; a file of it means {again!r}{hint}")
+
+
+def read_back(family: Family, found: Found, config: ViTCustomConfig) -> ViTCustomConfig:
+    """What a reader of the file takes it for, who is told what it asks for; where no table says the size, that too."""
+    if config.position_embedding != "learned":
+        found.told["image_size"] = config.image_size
+    try:
+        facts = family.facts(found)
+        return ViTCustomConfig(**{**facts, **{n: found.told[n] for n in family.unsaid(found) if n in found.told}})
+    except FactNeeded as error:
+        if error.field in found.told:
+            raise ConversionError(
+                f"{family.name} cannot express this model: {str(error).partition('; say')[0]}"
+            ) from error
+        found.told[error.field] = getattr(config, error.field)
+        return read_back(family, found, config)
+    except (ValueError, TypeError, StrictDataclassError) as error:
+        raise ConversionError(f"{family.name} cannot express this model: {' '.join(str(error).split())}") from error
 
 
 # Fields that a kind of position doesn't read.

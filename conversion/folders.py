@@ -27,14 +27,28 @@ def read_json(path: Path) -> dict[str, Any]:
         `ConversionError`: for a file that is no JSON table in UTF-8.
     """
     try:
-        if path.stat().st_size > MAX_JSON:
-            raise ValueError(f"it has {path.stat().st_size:,} bytes")
+        if not path.is_file() or path.stat().st_size > MAX_JSON:
+            raise ValueError(f"no regular file of at most {MAX_JSON:,} bytes")
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConversionError(f"{path} is no JSON file: {error}") from error
     if not isinstance(content, dict):
         raise ConversionError(f"{path} must hold a table, not a {type(content).__name__}")
     return content
+
+
+def json_in(folder: Path, name: str) -> dict[str, Any] | None:
+    """The table of a file of `folder`, or nothing if there is no such file."""
+    path = folder / name
+    return read_json(inside(folder, name)) if path.exists() or path.is_symlink() else None
+
+
+def expanded(path: str | Path) -> Path:
+    """A path with `~` for somebody's home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConversionError(f"{path}: {error}") from error
 
 
 def open_folder(folder: Path, file: str | None = None, mapped: bool = False) -> tuple[Containers, list[Path]]:
@@ -61,7 +75,9 @@ def open_folder(folder: Path, file: str | None = None, mapped: bool = False) -> 
         same = containers.keys() == other.keys()
         if not same or not all(weights.equals(other[key], not mapped) for key, weights in containers.items()):
             raise ConversionError(f"{folder} holds {first} and {name}, which differ: choose with --file")
-    return containers, files
+    return (
+        open_one(folder, first, mapped) if others else (containers, files)
+    )  # numbers that were compared are given away
 
 
 def open_one(folder: Path, name: str, mapped: bool) -> tuple[Containers, list[Path]]:
@@ -124,6 +140,7 @@ def whole_or_nothing(target: Path) -> Iterator[Path]:
     Raises:
         `ConversionError`: if `target` exists.
     """
+    target = Path(os.path.abspath(target))
     if target.exists() or target.is_symlink():
         raise ConversionError(f"{target} exists already; choose another name or remove it")
     parents = [parent for parent in target.parents if not parent.exists()]

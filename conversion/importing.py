@@ -18,23 +18,21 @@ from conversion.changing import change
 from conversion.errors import ConversionError
 from conversion.families import FAMILIES, Family
 from conversion.families.base import Facts, Found
-from conversion.folders import whole_or_nothing
+from conversion.folders import expanded, whole_or_nothing
 from conversion.locate import Place, Source, belongs, locate, open_source, without_wrappers
 from conversion.mapping import Row, account, rows_of, to_ours
+from conversion.ours import MOST, empty_model
 from conversion.records import KEPT, RECORD, Report, Request
 from conversion.weights import is_finite
 from modeling_vit_custom import (
     ViTCustomConfig,
-    ViTCustomForImageClassification,
     ViTCustomImageProcessor,
-    ViTCustomModel,
     ViTCustomPreTrainedModel,
 )
 
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 HEADS = ("classifier", "distillation_classifier")
-MOST = {"num_labels": 100_000, "num_hidden_layers": 1000}  # beyond any ViT; a small packed file can claim more
 
 
 @dataclass
@@ -85,6 +83,10 @@ def plan_import(source: Source, request: Request) -> Plan:
     account(rows, rest, parameters, str(source.path))
     build_processor(family, found, config, of_processor)  # asks for what it lacks, before anything is read
     notes = [f"head dropped, as asked: {', '.join(dropped)}"] if dropped else []
+    if found.assumed:
+        notes.append(
+            f"not in the file, taken as documented: {', '.join(f'{n}={v}' for n, v in found.assumed.items())}"
+        )
     return Plan(source, place, config, rows, model, kept, dropped, notes)
 
 
@@ -121,13 +123,6 @@ def configuration(
         return ViTCustomConfig(**{**facts, **{n: v for n, v in told.items() if n in unsaid}, **names})
     except (ValueError, TypeError, StrictDataclassError) as error:
         raise ConversionError(f"{source.path}: {' '.join(str(error).split())}") from error
-
-
-def empty_model(config: ViTCustomConfig) -> ViTCustomPreTrainedModel:
-    """The model on the meta device: a classifier if there are classes, else the encoder alone."""
-    model_class = ViTCustomForImageClassification if config.num_labels else ViTCustomModel
-    with torch.device("meta"):
-        return model_class(config).eval()
 
 
 def build_processor(family: Family, found: Found, config: ViTCustomConfig, told: Facts) -> ViTCustomImageProcessor:
@@ -189,7 +184,7 @@ def import_to_folder(source: str | Path, out: str | Path, max_shard_size: str = 
     `import_checkpoint`, written as a Hub folder, which `export_checkpoint` takes: weights, configuration, image processor, code,
     card, and the record of where it came from.
     """
-    with whole_or_nothing(Path(out).expanduser()) as folder:
+    with whole_or_nothing(expanded(out)) as folder:
         asked = Request(**request)
         opened = open_source(source, asked.file)
         with hashed(opened) as sha256:

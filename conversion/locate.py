@@ -2,17 +2,19 @@
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
-from torch import nn
+from torch import Tensor, nn
 
 from conversion.errors import ConversionError
 from conversion.families import FAMILIES, Family
 from conversion.families.base import Facts, Found
-from conversion.folders import open_folder, read_json
+from conversion.folders import expanded, json_in, open_folder
 from conversion.sources import open_weights
 from conversion.weights import Containers, Weights
 
@@ -62,7 +64,7 @@ def open_source(source: str | Path | nn.Module, file: str | None = None, mapped:
         name = type(source).__name__
         state = {n: (t.shape, t.dtype, t.detach().clone) for n, t in source.state_dict().items()}
         return Source(Path(name), name, {"": Weights(Path(name), state)}, [], live=source)
-    path = Path(source).expanduser()
+    path = expanded(source)
     if path.is_file():
         if file is not None:
             raise ConversionError(f"--file {file}: {path} is a file, not a folder")
@@ -70,11 +72,10 @@ def open_source(source: str | Path | nn.Module, file: str | None = None, mapped:
     if not path.exists():
         path = hub_folder(str(source))
     containers, files = open_folder(path, file, mapped)
-    names = ["config.json", "open_clip_config.json", "preprocessor_config.json"]
-    tables = {name: read_json(path / name) for name in names if (path / name).exists()}
-    own = "open_clip_config.json" if files[0].name.startswith("open_clip_") else "config.json"
-    config = next((tables[name] for name in (own, *names[:2]) if name in tables), None)
-    return Source(path, Path(source).name, containers, files, config, tables.get("preprocessor_config.json"))
+    is_open_clip = files[0].name.startswith("open_clip_")
+    tables = [json_in(path, name) for name in sorted(("config.json", "open_clip_config.json"), reverse=is_open_clip)]
+    config = next((table for table in tables if table is not None), None)
+    return Source(path, Path(source).name, containers, files, config, json_in(path, "preprocessor_config.json"))
 
 
 def hub_folder(name: str) -> Path:
@@ -187,13 +188,19 @@ def places_in(source: Source, container: str, state: Weights, family: Family, to
         heads = {name.removeprefix(outer): name for name in state.shapes if name.startswith(outer)}
         names |= {name: full for name, full in heads.items() if base and belongs(name, family.heads)}
         shapes = {name: state.shapes[full] for name, full in names.items()}
-        found = Found(shapes, source.config, source.processor, told, live=source.live)
+        stored = partial(stored_as, state, names)
+        found = Found(shapes, source.config, source.processor, told, live=source.live, stored=stored)
         if family.recognise(found):
             found.layout = family.layout(found)
             used = set(names.values())
             beside = [name for name in state.shapes if name not in used]
             places.append(Place(family, container, outer, base, state, names, found, beside))
     return places
+
+
+def stored_as(weights: Weights, names: Mapping[str, str], name: str) -> Tensor:
+    """A tensor as it is, by its name without the prefix."""
+    return weights.stored(names[name])
 
 
 def is_wrapper(prefix: str, family: Family) -> bool:

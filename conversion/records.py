@@ -38,8 +38,9 @@ class Report:
     kept: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     def as_json(self) -> dict[str, Any]:
-        """All but the tensors."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "kept"}
+        """All but the tensors, of which there are the shapes."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {**fields, "kept": {name: list(tensor.shape) for name, tensor in self.kept.items()}}
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """Parity: an original implementation and ours on the same pictures, layer by layer."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,16 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from conversion.errors import ConversionError
+from conversion.folders import expanded
 from conversion.importing import import_checkpoint, plan_import
 from conversion.locate import open_source
+from conversion.ours import model_class, open_ours
 from conversion.records import Request
 from conversion.references import Layers, Points, Reference, reference_of
-from modeling_vit_custom import (
-    ViTCustomConfig,
-    ViTCustomForImageClassification,
-    ViTCustomModel,
-    ViTCustomPreTrainedModel,
-)
+from modeling_vit_custom import ViTCustomConfig, ViTCustomPreTrainedModel
 from modeling_vit_custom.configuration_vit_custom import pair
 
 
@@ -87,6 +85,8 @@ def verify(
     Raises:
         `ConversionError`: if the source can't be read, or no installed implementation can run it.
     """
+    if not 0 <= tolerance < math.inf:
+        raise ConversionError(f"--tolerance {tolerance} must be 0 or more")
     asked = Request(**request)
     source = open_source(path, asked.file)
     plan = plan_import(source, asked)
@@ -106,12 +106,9 @@ def verify(
 
 def opened(folder: str | Path) -> ViTCustomPreTrainedModel:
     """The model of a folder in float32."""
-    try:
-        config = ViTCustomConfig.from_pretrained(folder)
-        model_class = ViTCustomForImageClassification if config.num_labels else ViTCustomModel
-        return model_class.from_pretrained(folder, dtype=torch.float32).eval()
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ConversionError(f"{folder}: {' '.join(str(error).split())}") from error
+    path = expanded(folder)
+    config = open_ours(path).config
+    return model_class(config).from_pretrained(path, dtype=torch.float32).eval()
 
 
 def sizes_of(config: ViTCustomConfig, reference: Reference) -> list[tuple[int, int]]:

@@ -29,6 +29,7 @@ class Weights:
         self.shapes = {name: tuple(shape) for name, (shape, _, _) in entries.items()}
         self.dtypes = {name: dtype for name, (_, dtype, _) in entries.items()}
         self._readers = {name: reader for name, (_, _, reader) in entries.items()}
+        self._looked_at: dict[str, Tensor] = {}
         for name, shape in self.shapes.items():
             if not all(0 <= side < LONGEST for side in shape):
                 raise ConversionError(f"{path}: {name} has the impossible shape {shape}")
@@ -44,20 +45,24 @@ class Weights:
             raise ConversionError(
                 f"{self.path}: {name} is {self.dtypes[name]}; weights must be floating-point numbers"
             )
-        tensor = self._readers[name]()
+        tensor = self._looked_at.pop(name) if name in self._looked_at else self._readers[name]()
         if not is_finite(tensor):
             raise ConversionError(f"{self.path}: {name} holds values that are not finite (NaN or infinity)")
         return tensor
 
     def equals(self, other: "Weights", in_numbers: bool) -> bool:
-        """Whether `other` has the same names, shapes and types, and, if asked, the same numbers."""
+        """Whether `other` has the same names, shapes and types, and, if asked, the same numbers, which are then given away."""
         if (self.shapes, self.dtypes) != (other.shapes, other.dtypes):
             return False
-        return not in_numbers or all(torch.equal(self.stored(name), other.stored(name)) for name in self.shapes)
+        return not in_numbers or all(
+            torch.equal(self._readers[name](), other._readers[name]()) for name in self.shapes
+        )
 
     def stored(self, name: str) -> Tensor:
-        """The tensor as it is, of any type: for one that is only kept."""
-        return self._readers[name]()
+        """The tensor as it is, of any type: for a small one that is looked at or only kept."""
+        if name not in self._looked_at:
+            self._looked_at[name] = self._readers[name]()
+        return self._looked_at[name]
 
 
 def is_finite(tensor: Tensor) -> bool:

@@ -30,7 +30,8 @@ class Found:
     A state dict that a family claims: names without the prefix, and what came with them.
 
     `told` are the fields that the person supplied; they win over documented facts, not over what the file says. `live` is
-    the model itself where one was given in place of a file.
+    the model itself where one was given in place of a file; `stored` reads a tensor. `assumed` are documented facts that were
+    taken because neither the file nor the person says them.
     """
 
     shapes: Mapping[str, Shape]
@@ -39,6 +40,8 @@ class Found:
     told: Facts = field(default_factory=dict)
     layout: str = ""
     live: nn.Module | None = None
+    stored: Callable[[str], Tensor] | None = None
+    assumed: Facts = field(default_factory=dict)
 
     def __contains__(self, name: str) -> bool:
         return name in self.shapes
@@ -74,15 +77,17 @@ class Found:
         """A fact that is not in the file: told, or the family's documented one, or asked for."""
         if name in self.told:
             return self.told[name]
-        if default is not None:
-            return default
-        raise FactNeeded(f"{why}; say it with --set {name}=...")
+        if default is None:
+            raise FactNeeded(f"{why}; say it with --set {name}=...", name)
+        self.assumed[name] = default
+        return default
 
-    def heads(self, width: int, inner: int, depth: int) -> int:
-        """The number of heads of a fused projection: that of the named size, or asked for."""
-        named = {row[:3]: row[3] for row in [*VARIANTS.values(), *MORE_SIZES]}
-        why = f"the number of heads is not in the file, and {width} x {inner} x {depth} (width, MLP, blocks) is no named size"
-        return self.ask("num_attention_heads", why, named.get((width, inner, depth)))
+    def heads(self, width: int, inner: int, depth: int, sizes: Sequence[tuple[int, ...]]) -> int:
+        """The number of heads of a fused projection: that of the one size of `sizes` with these numbers, or asked for."""
+        found = sorted({row[3] for row in sizes if row[:3] == (width, inner, depth)})
+        several = f"that of several, with {' or '.join(map(str, found))} heads" if found else "no named size"
+        why = f"the number of heads is not in the file, and {width} x {inner} x {depth} (width, MLP, blocks) is {several}"
+        return self.ask("num_attention_heads", why, found[0] if len(found) == 1 else None)
 
     def grid(self, rows: int, patch: tuple[int, int], prefixes: tuple[int, ...]) -> tuple[int, Any]:
         """
@@ -97,11 +102,13 @@ class Found:
             fits = [p for p in prefixes if rows - p > 0 and math.isqrt(rows - p) ** 2 == rows - p]
             side = math.isqrt(rows - fits[0]) if fits else 0
             size = one_or_two(side * patch[0], side * patch[1])
+            self.assumed["image_size"] = size
         if len(fits) != 1:
             raise FactNeeded(
                 f"a position table of {rows} rows, of which {' or '.join(map(str, prefixes))} belong to prefix tokens, does not "
                 f"tell the size of the picture{' ' + str(self.told['image_size']) if 'image_size' in self.told else ''}; "
-                "say it with --set image_size=HEIGHT,WIDTH"
+                "say it with --set image_size=HEIGHT,WIDTH",
+                "image_size",
             )
         return fits[0], size
 
@@ -171,13 +178,8 @@ def number_at(name: str, before: str) -> str:
     return rest[: next((i for i, c in enumerate(rest) if not c.isdigit()), len(rest))]
 
 
-# (width, MLP, blocks, heads) of sizes that are public but not in VARIANTS; facebookresearch/dinov2 and dinov3, timm, open_clip.
-MORE_SIZES = (
-    (1536, 4096, 40, 24),  # DINOv2 giant
-    (1280, 5120, 32, 20),  # DINOv3 H+
-    (4096, 8192, 40, 32),  # DINOv3 7B
-    (1536, 6144, 40, 16),  # SigLIP 2 g-opt
-)
+# (width, MLP, blocks, heads) of the sizes that a plain ViT has in public.
+NAMED_SIZES = tuple(row[:4] for row in VARIANTS.values())
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from conversion.families.base import BICUBIC, IMAGENET, Facts, Family, Found, centre_cropped
+from conversion.families.base import BICUBIC, IMAGENET, NAMED_SIZES, Facts, Family, Found, centre_cropped
 from conversion.families.torch_names import geometry, names, table_positions
 from conversion.mapping import Table
 from modeling_vit_custom import ViTCustomConfig
@@ -25,6 +25,12 @@ NO_EXTRAS = (
 )
 
 
+DINOV2_GIANT = (1536, 4096, 40, 24)  # hub/backbones.py of facebookresearch/dinov2
+DINOV3_SIZES = (  # hub/backbones.py of facebookresearch/dinov3: S, S+, B, L, H+, 7B
+    (384, 1536, 12, 6), (768, 3072, 12, 12), (1024, 4096, 24, 16), (1280, 5120, 32, 20), (4096, 8192, 40, 32),
+)  # fmt: skip
+
+
 def plain(found: Found) -> bool:
     """A block without LayerScale, registers, gates and the like: DeiT, DINO, MAE, I-JEPA and many models of timm."""
     return found.is_bare and "blocks.0.attn.qkv.weight" in found and not any(found.has(part) for part in NO_EXTRAS)
@@ -37,7 +43,7 @@ def pixels(found: Found, config: ViTCustomConfig) -> Facts:
 
 def facts_of(found: Found, resampling: str, **further: str) -> Facts:
     """Shapes, positions and what the family adds; all of these have a bias in the patches, so a file without it lacks it."""
-    facts = geometry(found, resampling) | {"patch_bias": True}
+    facts = geometry(found, resampling, (*NAMED_SIZES, DINOV2_GIANT)) | {"patch_bias": True}
     return {**facts, **table_positions(found, facts), **further}
 
 
@@ -124,7 +130,7 @@ DINOV2 = family(
 
 def dinov3_facts(found: Found) -> Facts:
     """models/vision_transformer.py: rotation, registers after the class token, eps 1e-5, a key bias that is masked away."""
-    facts = geometry(found, "bicubic") | {"patch_bias": True}
+    facts = geometry(found, "bicubic", DINOV3_SIZES) | {"patch_bias": True}
     patch = max(pair(facts["patch_size"]))
     return {
         **facts,

@@ -1,7 +1,7 @@
 """timm's `vit_*`, `deit*`, `deit3*`, `flexivit*`: a folder of the Hub, a bare state dict or a live model."""
 
 from conversion.errors import ConversionError, FactNeeded
-from conversion.families.base import Facts, Family, Found
+from conversion.families.base import NAMED_SIZES, Facts, Family, Found
 from conversion.families.clip import TEXT, open_clip_pixels
 from conversion.families.timm_config import files, label_names, pixels_of, pretrained
 from conversion.families.timm_model import facts_of_model, is_described, model_of
@@ -23,6 +23,15 @@ def facts(found: Found) -> Facts:
     return {**shape_facts, **told}
 
 
+# (width, MLP, blocks, heads) of further models of timm, two of them of one size.
+MORE_SIZES = (
+    (1536, 4096, 40, 24),  # vit_giant_patch14_dinov2
+    (1536, 6144, 40, 16),  # vit_giantopt_patch16_siglip_*
+    (1536, 6144, 40, 24),  # vit_giant_patch16_radio_v3
+)
+GAP = (768, 3072, 12, 16)  # vit_base_patch16_gap_224; others of this size have 12 heads
+
+
 def facts_of_bare(found: Found) -> Facts:
     """
     What holds for timm's models with the names of these weights.
@@ -36,7 +45,8 @@ def facts_of_bare(found: Found) -> Facts:
             "bare weights of timm without pos_embed don't tell a rotation (DINOv3's or another) from no positions, nor the epsilon "
             "and the pooling; give the folder with their config.json, or the model itself"
         )
-    facts = geometry(found, "bicubic_antialias")
+    gap = () if "cls_token" in found else (GAP,)
+    facts = geometry(found, "bicubic_antialias", (*NAMED_SIZES, *MORE_SIZES, *gap))
     clip, pooled = facts["embedding_norm"], "fc_norm.weight" in found
     facts["patch_bias"] = not clip
     several = clip or found.has("attn_pool.") or not facts["class_token"]
@@ -104,13 +114,19 @@ def pixels(found: Found, config: ViTCustomConfig) -> Facts:
         return pixels_of(getattr(found.live, "pretrained_cfg", None) or {}, config)
     if not found.is_bare:
         return pixels_of(pretrained(found.config), config)
-    needed = [name for name in ("image_mean", "image_std") if name not in found.told]
+    needed = next((name for name in ("image_mean", "image_std", "crop_pct") if name not in found.told), None)
     if needed:
         raise FactNeeded(
-            "the mean and standard deviation of the pixels are not in bare weights of timm; say them with --set image_mean=0.485,"
-            "0.456,0.406 --set image_std=0.229,0.224,0.225 (ImageNet), or 0.5,0.5,0.5 for both, as the model was trained"
+            "mean and standard deviation of the pixels, and the share that the crop keeps, are not in bare weights of timm; say them with "
+            "--set image_mean=0.485,0.456,0.406 --set image_std=0.229,0.224,0.225 (ImageNet), or 0.5,0.5,0.5 for both, and "
+            "--set crop_pct=0.9, as the model's pretrained_cfg has them",
+            needed,
         )
-    return pixels_of({"mean": found.told["image_mean"], "std": found.told["image_std"]}, config)
+    told = {
+        name: found.told[needed]
+        for name, needed in (("mean", "image_mean"), ("std", "image_std"), ("crop_pct", "crop_pct"))
+    }
+    return pixels_of(told, config)
 
 
 TIMM = Family(

@@ -1,7 +1,9 @@
 """The names that timm gave to a ViT and that DINO, MAE, DeiT and others took over, and facts read off them."""
 
+from collections.abc import Sequence
+
 from conversion.errors import ConversionError
-from conversion.families.base import Facts, Found, one_or_two
+from conversion.families.base import NAMED_SIZES, Facts, Found, one_or_two
 from conversion.mapping import PARAMETER, Leaves, Op, Table, Their, parameter, positions, reshape
 from modeling_vit_custom import ViTCustomConfig
 from modeling_vit_custom.configuration_vit_custom import pair
@@ -71,8 +73,8 @@ def vector(config: ViTCustomConfig) -> Leaves:
     return parameter(reshape((config.hidden_size,), (1, 1, config.hidden_size)))
 
 
-def geometry(found: Found, resampling: str) -> Facts:
-    """What the shapes say, of a file with fused q, k and v."""
+def geometry(found: Found, resampling: str, sizes: Sequence[tuple[int, ...]] = NAMED_SIZES) -> Facts:
+    """What the shapes say, of a file with fused q, k and v; `sizes` are those that its number of heads may be known by."""
     width, channels, patch_height, patch_width = (found.size("patch_embed.proj.weight", axis) for axis in range(4))
     depth, registers = found.depth("blocks."), next((name for name in REGISTERS if name in found), None)
     biased = "blocks.0.attn.qkv.bias" in found
@@ -96,7 +98,7 @@ def geometry(found: Found, resampling: str) -> Facts:
         "num_labels": found.size("head.weight") if "head.weight" in found else 0,
     }
     facts |= feed_forward(found)
-    facts["num_attention_heads"] = found.heads(width, facts["intermediate_size"], depth)
+    facts["num_attention_heads"] = found.heads(width, facts["intermediate_size"], depth, sizes)
     return facts
 
 

@@ -1,6 +1,16 @@
 """torchvision's `vit_*`."""
 
-from conversion.families.base import BICUBIC, BILINEAR, IMAGENET, Facts, Family, Found, centre_cropped, one_or_two
+from conversion.families.base import (
+    BICUBIC,
+    BILINEAR,
+    IMAGENET,
+    NAMED_SIZES,
+    Facts,
+    Family,
+    Found,
+    centre_cropped,
+    one_or_two,
+)
 from conversion.families.torch_names import POSITION_ROWS, QKV, flat_positions
 from conversion.mapping import IN_PROJ, PARAMETER, Table, Their, parameter
 from modeling_vit_custom import ViTCustomConfig
@@ -23,7 +33,7 @@ def facts_of(found: Found) -> Facts:
         "num_channels": channels,
         "hidden_size": width,
         "num_hidden_layers": depth,
-        "num_attention_heads": found.heads(width, inner, depth),
+        "num_attention_heads": found.heads(width, inner, depth, NAMED_SIZES),
         "intermediate_size": inner,
         "position_resampling": "bicubic_align_corners",
         "representation_size": found.size("heads.pre_logits.weight") if "heads.pre_logits.weight" in found else None,

@@ -23,7 +23,7 @@ SIZES = {
     "mlp_ratio": 1.5,
     "num_classes": 5,
 }
-BARE = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.25]}
+BARE = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.25], "crop_pct": 0.9}
 TOLD = {"num_attention_heads": 4}
 
 

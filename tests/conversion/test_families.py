@@ -223,7 +223,7 @@ def test_labels_head_and_size_change_when_asked(tmp_path):
     with pytest.raises(ConversionError, match="5 outputs but there are 4 labels"):
         import_checkpoint(source, labels=names[:4], **request)
     model, _, report = import_checkpoint(source, num_labels=3, **request)
-    assert model(pictures(1, (32, 32))).logits.shape == (1, 3) and "3, from random" in report.notes[0]
+    assert model(pictures(1, (32, 32))).logits.shape == (1, 3) and "3, from random" in report.notes[-1]
     assert import_checkpoint(source, num_labels=3, labels=["x", "y", "z"], **request).model.config.id2label[2] == "z"
     with pytest.raises(ConversionError, match="3 but there are 5 labels"):
         import_checkpoint(source, num_labels=3, labels=names, **request)
@@ -256,7 +256,12 @@ def test_one_family_s_file_becomes_another_s(tmp_path):
     import_to_folder(pth()(their, tmp_path), tmp_path / "ours", set=TOLD)
     with pytest.raises(ConversionError, match="hidden_act='gelu'"):
         export_checkpoint(tmp_path / "ours", tmp_path / "jax", "vit_jax")
-    export_checkpoint(tmp_path / "ours", tmp_path / "timm", "timm")
+    with pytest.raises(
+        ConversionError, match="position_resampling='bicubic_align_corners'.* --set position_resampling="
+    ):
+        export_checkpoint(tmp_path / "ours", tmp_path / "timm", "timm")
+    told = {"position_resampling": "bicubic_antialias"}
+    export_checkpoint(tmp_path / "ours", tmp_path / "timm", "timm", set=told)
     model = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
     with torch.no_grad():
         expected = their(pictures(2, (32, 32)))

@@ -1,0 +1,80 @@
+"""A folder of ours: its model without numbers, its weights and its image processor, each checked against the others."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from conversion.errors import ConversionError
+from conversion.folders import inside, json_in, only, open_folder, read_json
+from conversion.mapping import listed
+from conversion.weights import Weights
+from modeling_vit_custom import (
+    ViTCustomConfig,
+    ViTCustomForImageClassification,
+    ViTCustomImageProcessor,
+    ViTCustomModel,
+    ViTCustomPreTrainedModel,
+)
+
+
+MOST = {"num_labels": 100_000, "num_hidden_layers": 1000}  # beyond any ViT; a small file can claim more
+
+
+@dataclass
+class Ours:
+    """What a folder holds; `names` gives the name in the file of each parameter, by its name in the encoder or of the head."""
+
+    config: ViTCustomConfig
+    processor: ViTCustomImageProcessor | None
+    weights: Weights
+    names: dict[str, str]
+
+
+def open_ours(folder: Path, **fields: Any) -> Ours:
+    """
+    A folder as `save_pretrained` or `import_to_folder` wrote it, with `fields` of the configuration replaced.
+
+    Raises:
+        `ConversionError`: if it is none, is damaged, or its weights are not those of its configuration.
+    """
+    if not folder.is_dir():
+        raise ConversionError(f"{folder} is no folder; give one that was imported or saved")
+    weights = only(open_folder(folder)[0], folder)
+    read_json(inside(folder, "config.json"))  # a regular file of this folder, of a size to read
+    pixels = json_in(folder, "preprocessor_config.json")
+    try:
+        config = ViTCustomConfig.from_pretrained(folder, **fields)
+        check_size(config, str(folder))
+        processor = None if pixels is None else ViTCustomImageProcessor.from_pretrained(folder)
+        shapes = {name: tuple(value.shape) for name, value in empty_model(config).state_dict().items()}
+    except ConversionError:
+        raise
+    except Exception as error:  # whatever transformers makes of a file that was edited
+        raise ConversionError(f"{folder}: {' '.join(str(error).split()) or type(error).__name__}") from error
+    faults = listed("missing", [name for name in shapes if name not in weights.shapes])
+    faults += listed("not of this model", [name for name in weights.shapes if name not in shapes])
+    both = [name for name in shapes if name in weights.shapes and weights.shapes[name] != shapes[name]]
+    faults += listed("of another shape", [f"{name} {weights.shapes[name]} for {shapes[name]}" for name in both])
+    if faults:
+        raise ConversionError(f"{folder}: its weights are not those of its config.json: {'; '.join(faults)}")
+    return Ours(config, processor, weights, {name.removeprefix("vit."): name for name in weights.shapes})
+
+
+def check_size(config: ViTCustomConfig, where: str) -> None:
+    """Raises `ConversionError` for a number that no model has, and that would take for ever."""
+    for name, most in MOST.items():
+        if getattr(config, name) > most:
+            raise ConversionError(f"{where} claims {name}={getattr(config, name):,}; more than {most:,} are not read")
+
+
+def model_class(config: ViTCustomConfig) -> type[ViTCustomPreTrainedModel]:
+    """A classifier if there are classes, else the encoder alone."""
+    return ViTCustomForImageClassification if config.num_labels else ViTCustomModel
+
+
+def empty_model(config: ViTCustomConfig) -> ViTCustomPreTrainedModel:
+    """The model on the meta device."""
+    with torch.device("meta"):
+        return model_class(config)(config).eval()
