@@ -11,12 +11,15 @@ from conversion.errors import ConversionError
 from conversion.exporting import export_checkpoint
 from conversion.families import FAMILIES
 from conversion.families.base import one_or_two, sides
-from conversion.importing import DTYPES, import_to_folder, plan_import
+from conversion.importing import import_to_folder, plan_import
 from conversion.locate import open_source
-from conversion.records import Report, Request
+from conversion.records import DTYPES, Report, Request
 from conversion.table import markdown
 from conversion.verify import verify
 from modeling_vit_custom import VARIANTS, ViTCustomConfig
+
+
+MAX_LABELS = 10_000_000  # bytes
 
 
 def parse_value(text: str) -> Any:
@@ -140,6 +143,8 @@ def read_labels(path: Path | None) -> list[str] | None:
     if path is None:
         return None
     try:
+        if not path.is_file() or path.stat().st_size > MAX_LABELS:
+            raise ConversionError(f"--labels {path} is no regular file of at most {MAX_LABELS:,} bytes")
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").rstrip().split("\n")]
     except (OSError, UnicodeDecodeError) as error:
         raise ConversionError(f"--labels {path}: {error}") from error

@@ -12,10 +12,6 @@ from modeling_vit_custom.positions_vit_custom import resample_grid
 def change(model: ViTCustomPreTrainedModel, request: Request, report: Report) -> None:
     """What was asked for beyond what the source is: another number of classes, another size."""
     config = model.config
-    if request.num_labels is not None and request.num_labels < 1:
-        raise ConversionError(
-            f"--num-labels {request.num_labels} must be 1 or more; --drop-head leaves out the classifier"
-        )
     if request.num_labels is not None and request.num_labels != config.num_labels:
         if not isinstance(model, ViTCustomForImageClassification) or config.distillation_token:
             raise ConversionError(

@@ -22,7 +22,7 @@ from conversion.folders import expanded, whole_or_nothing
 from conversion.locate import Place, Source, belongs, locate, open_source, without_wrappers
 from conversion.mapping import Row, account, rows_of, to_ours
 from conversion.ours import MOST, empty_model
-from conversion.records import KEPT, RECORD, Report, Request
+from conversion.records import DTYPES, KEPT, RECORD, Report, Request
 from conversion.weights import is_finite
 from modeling_vit_custom import (
     ViTCustomConfig,
@@ -31,7 +31,6 @@ from modeling_vit_custom import (
 )
 
 
-DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 HEADS = ("classifier", "distillation_classifier")
 
 
@@ -78,6 +77,11 @@ def plan_import(source: Source, request: Request) -> Plan:
     model = empty_model(config)
     parameters = {name.removeprefix("vit."): tuple(value.shape) for name, value in model.state_dict().items()}
     kept = [name for name in found.shapes if place.is_kept(name)]
+    for name, tensor in family.made(config).items():
+        if found.shapes.get(name, tensor.shape) != tuple(tensor.shape):
+            raise ConversionError(
+                f"{source.path}: {name} has the shape {found.shapes[name]}, expected {tuple(tensor.shape)}"
+            )
     rest = {name: shape for name, shape in found.shapes.items() if name not in {*kept, *dropped}}
     rows = rows_of(family.table(config, found.layout), parameters, config.num_hidden_layers)
     account(rows, rest, parameters, str(source.path))

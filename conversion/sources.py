@@ -5,6 +5,7 @@ and nothing in it is run.
 A reader knows names, shapes and types at once and reads a tensor when asked, into memory of its own.
 """
 
+import io
 import json
 import math
 import zipfile
@@ -31,6 +32,7 @@ SAFETENSORS_TYPES = {
     "F64": torch.float64,
 }
 MAX_HEADER = 100_000_000  # bytes, of safetensors itself
+MAX_NPY_HEADER = 1 << 16  # bytes
 MAX_RATIO = 1100  # of packed bytes; deflate comes to 1032
 HEAD_OF_LFS = b"version https://git-lfs"
 
@@ -128,6 +130,8 @@ def open_npz(path: Path, members: list[zipfile.ZipInfo]) -> Weights:
         name = member.filename.removesuffix(".npy")
         if name in entries:
             raise ConversionError(f"{path} holds {name} twice")
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ConversionError(f"{path}: {name} is packed in a way that numpy doesn't write")
         try:
             with zipfile.ZipFile(path) as archive, archive.open(member) as file:
                 shape, fortran, dtype = npy_header(file)
@@ -143,11 +147,15 @@ def open_npz(path: Path, members: list[zipfile.ZipInfo]) -> Weights:
 
 
 def npy_header(file: Any) -> tuple[Shape, bool, np.dtype]:
-    version = np.lib.format.read_magic(file)
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    version = np.lib.format.read_magic(io.BytesIO(file.read(8)))
+    readers = {(1, 0): (2, np.lib.format.read_array_header_1_0), (2, 0): (4, np.lib.format.read_array_header_2_0)}
     if version not in readers:
         raise ValueError(f"version {version} of the format")
-    return readers[version](file)
+    width, reader = readers[version]
+    length = file.read(width)
+    if int.from_bytes(length, "little") > MAX_NPY_HEADER:
+        raise ValueError("a header of more than 64 kB")
+    return reader(io.BytesIO(length + file.read(int.from_bytes(length, "little"))))
 
 
 def torch_type(dtype: np.dtype) -> torch.dtype | str:

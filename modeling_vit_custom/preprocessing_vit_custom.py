@@ -100,10 +100,12 @@ class Steps:
 
 def centre_crop(pixels: Tensor, height: int, width: int, floors: bool) -> Tensor:
     """The middle of pictures, padded with zeros where they are smaller; half a pixel rounds to even or, `floors`, down."""
-    rows, columns = (side - new for side, new in zip(pixels.shape[-2:], (height, width), strict=True))
-    if floors and rows >= 0 and columns >= 0:
-        return pixels[..., rows // 2 : rows // 2 + height, columns // 2 : columns // 2 + width]
-    return tvF.center_crop(pixels, [height, width])
+    if not floors:
+        return tvF.center_crop(pixels, [height, width])
+    rows, columns = (max(0, new - side) for side, new in zip(pixels.shape[-2:], (height, width), strict=True))
+    pixels = tvF.pad(pixels, [columns // 2, rows // 2, (columns + 1) // 2, (rows + 1) // 2])
+    top, left = ((side - new) // 2 for side, new in zip(pixels.shape[-2:], (height, width), strict=True))
+    return pixels[..., top : top + height, left : left + width]
 
 
 def resized_shape(size: SizeDict, crop_pct: float | None, height: int, width: int) -> tuple[int, int]:

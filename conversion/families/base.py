@@ -11,6 +11,7 @@ from conversion.errors import ConversionError, FactNeeded
 from conversion.mapping import Shape, Table
 from modeling_vit_custom import VARIANTS, ViTCustomConfig, ViTCustomImageProcessor
 from modeling_vit_custom.configuration_vit_custom import pair
+from modeling_vit_custom.image_processing_vit_custom import MAX_SIDE
 
 
 Facts = dict[str, Any]
@@ -91,8 +92,8 @@ class Found:
 
     def grid(self, rows: int, patch: tuple[int, int], prefixes: tuple[int, ...]) -> tuple[int, Any]:
         """
-        How many of the `rows` of a table belong to prefix tokens, of the numbers possible, and the picture's size. Without
-        `--image-size` the grid must be square, as it is in all files of the families.
+        How many of the `rows` of a table belong to prefix tokens, of the numbers possible, and the picture's size. Where none is
+        told, the grid must be square, as it is in all files of the families.
         """
         if "image_size" in self.told:
             size = self.told["image_size"]
@@ -144,16 +145,20 @@ def distinct(names: Sequence[str]) -> list[str]:
     return list(found)
 
 
-def sides(size: Any) -> tuple[int, int]:
+def sides(size: Any, name: str = "image_size") -> tuple[int, int]:
     """
-    Height and width of an `image_size` that was told.
+    Height and width of a size in pixels.
 
     Raises:
         `ConversionError`: if it is none.
     """
     numbers = size if isinstance(size, list | tuple) else [size, size]
-    if len(numbers) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in numbers):
-        raise ConversionError(f"image_size={size!r} must be a number of pixels, or two: HEIGHT,WIDTH")
+    if len(numbers) != 2 or not all(
+        isinstance(n, int) and not isinstance(n, bool) and 0 < n <= MAX_SIDE for n in numbers
+    ):
+        raise ConversionError(
+            f"{name}={size!r} must be a number of pixels, or two, HEIGHT,WIDTH, of at most {MAX_SIDE}"
+        )
     return numbers[0], numbers[1]
 
 

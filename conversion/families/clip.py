@@ -1,5 +1,6 @@
 """The image towers of OpenAI CLIP and OpenCLIP."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,27 +34,30 @@ OPEN_CLIP_HEADS = {1280: 16, 1408: 16, 1664: 16, 1792: 16} | {
     width: width // 64 for width in (384, 512, 640, 768, 896, 1024)
 }
 CONFIG = "open_clip_config.json"
-# Of `vision_cfg`: what doesn't change what is computed, and what must be as it is by default.
-FREE = {"patch_dropout", "output_tokens", "attn_pooler_queries", "attn_pooler_heads", "pos_embed_type"}
-DEFAULTS = {
-    "attentional_pool": False, "block_type": "default", "qk_norm": False, "scaled_cosine_attn": False, "scale_heads": False,
-    "scale_attn_inner": False, "scale_attn": False, "scale_fc": False,
+# Of `vision_cfg`: what doesn't change what is computed, and the values that mean a tower as ours.
+FREE = {"patch_dropout", "output_tokens", "attn_pooler_queries", "attn_pooler_heads"}
+KNOWN: dict[str, tuple] = {
+    "attentional_pool": (False,), "block_type": ("default",), "qk_norm": (False,), "scaled_cosine_attn": (False,),
+    "scale_heads": (False,), "scale_attn_inner": (False,), "scale_attn": (False,), "scale_fc": (False,),
+    "pos_embed_type": ("learnable", "sin_cos_2d"),
 }  # fmt: skip
-SAID = {  # what our configuration says of the file, by its name there
-    "width": "hidden_size", "layers": "num_hidden_layers", "patch_size": "patch_size", "image_size": "image_size",
+SIZES = {  # ours, and the default
+    "width": ("hidden_size", 768), "layers": ("num_hidden_layers", 12), "patch_size": ("patch_size", 16), "image_size": ("image_size", 224),
 }  # fmt: skip
 READ = {
-    *SAID,
-    "head_width",
-    "mlp_ratio",
-    "ls_init_value",
-    "no_ln_pre",
-    "final_ln_after_pool",
-    "pool_type",
-    "act_kwargs",
-    "norm_kwargs",
-}
+    *SIZES, "head_width", "mlp_ratio", "ls_init_value", "no_ln_pre", "final_ln_after_pool", "pool_type", "act_kwargs", "norm_kwargs",
+}  # fmt: skip
 POOLINGS = {"tok": "cls", "avg": "mean"}
+KERNELS = {"bicubic": BICUBIC, "random": BICUBIC, "bilinear": BILINEAR}
+PIXELS = {
+    "size",
+    "mode",
+    "mean",
+    "std",
+    "interpolation",
+    "resize_mode",
+    "fill_color",
+}  # the colour is of a mode that is refused
 
 
 def geometry(found: Found, heads: Mapping[int, int]) -> Facts:
@@ -113,27 +117,34 @@ def open_clip_facts(found: Found) -> Facts:
         "pooling": POOLINGS[pooling],
         "final_norm": "pooled" if after or pooling == "tok" else "tokens",
     }
-    inner = int(width * say("mlp_ratio", NUMBER, 4.0))
-    pairs = [(name, say(name, (int, list), default), facts[SAID[name]]) for name, default in DEFAULT_SIZES.items()]
-    for name, theirs, ours in [*pairs, ("width * mlp_ratio", inner, facts["intermediate_size"])]:
-        if pair(theirs) != pair(ours):
+    ratio, embedded, scale = (
+        say("mlp_ratio", NUMBER, 4.0),
+        entry(model, "embed_dim", int, None, CONFIG),
+        say("ls_init_value", NUMBER),
+    )
+    inner = int(width * ratio) if math.isfinite(ratio) else ratio
+    said = [(name, say(name, (int, list), default), facts[ours]) for name, (ours, default) in SIZES.items()]
+    said += [
+        ("width * mlp_ratio", inner, facts["intermediate_size"]),
+        ("embed_dim", embedded, facts["projection_dim"]),
+        ("ls_init_value", scale is not None, facts["layerscale_value"] is not None),
+    ]
+    for name, theirs, ours in said:
+        if theirs is not None and pair(theirs) != pair(ours):
             raise ConversionError(f"{CONFIG} says {name}={theirs}, but the weights are of {ours}")
     return facts
-
-
-DEFAULT_SIZES = {"width": 768, "layers": 12, "patch_size": 16, "image_size": 224}
 
 
 def refuse_what_differs(vision: Facts) -> None:
     """Raises `ConversionError` for an entry that isn't known, or that asks for another block or pooling than ours."""
     for name, value in vision.items():
-        if name.startswith("timm_") or value is None:
+        if (name.startswith("timm_") and name != "timm_model_name") or value is None:
             continue
-        if name not in READ | FREE | DEFAULTS.keys():
+        if name not in READ | FREE | KNOWN.keys():
             raise ConversionError(f"{CONFIG}: vision_cfg has {name}={value!r}, which is not known")
-        if name in DEFAULTS and value != DEFAULTS[name]:
+        if name in KNOWN and value not in KNOWN[name]:
             raise ConversionError(
-                f"{CONFIG}: {name}={value!r} makes another model than ours, which has {DEFAULTS[name]!r}"
+                f"{CONFIG}: {name}={value!r} makes another model than ours, which has {KNOWN[name][0]!r}"
             )
 
 
@@ -141,7 +152,7 @@ def activation(quick: bool, arguments: Facts) -> str:
     """Our name of OpenCLIP's activation."""
     acts = {"none": "gelu", "tanh": "gelu_pytorch_tanh"}
     form = arguments.get("approximate", "none")
-    if arguments.keys() - {"approximate"} or form not in acts or (quick and arguments):
+    if arguments.keys() - {"approximate"} or form not in list(acts) or (quick and arguments):
         raise ConversionError(f"{CONFIG}: act_kwargs={arguments} with quick_gelu={quick} is not one of ours")
     return "quick_gelu" if quick else acts[form]
 
@@ -198,6 +209,9 @@ def open_clip_pixels(found: Found, config: ViTCustomConfig) -> Facts:
     """open_clip/transform.py `image_transform`: that of `preprocess_cfg`, with the model's size."""
     told = entry(found.config or {}, "preprocess_cfg", dict, {}, CONFIG)
     height, width = pair(config.image_size)
+    for name, value in told.items():
+        if name not in PIXELS or (name == "mode" and value not in (None, "RGB")):
+            raise ConversionError(f"{CONFIG}: preprocess_cfg has {name}={value!r}, which is not known")
     mode, kernel = (
         entry(told, "resize_mode", str, "shortest", CONFIG),
         entry(told, "interpolation", str, "bicubic", CONFIG),
@@ -216,9 +230,6 @@ def open_clip_pixels(found: Found, config: ViTCustomConfig) -> Facts:
         return facts
     square = {} if height == width else {"resample": BICUBIC}  # their resizing to a rectangle knows no other
     return {**facts, "crop_pct": 1.0, **square}
-
-
-KERNELS = {"bicubic": BICUBIC, "random": BICUBIC, "bilinear": BILINEAR}
 
 
 def channels(told: Facts, name: str, default: list[float]) -> list[float]:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from conversion.errors import ConversionError, FactNeeded
 from conversion.families.base import BICUBIC, IMAGENET, NAMED_SIZES, Facts, Family, Found, centre_cropped
 from conversion.families.torch_names import geometry, names, table_positions
 from conversion.mapping import Table
@@ -137,20 +138,48 @@ def dinov3_facts(found: Found) -> Facts:
         "key_bias": False,
         "layer_norm_eps": 1e-5,
         "position_embedding": "rope_2d",
-        "rope_theta": found.ask("rope_theta", "", 100.0),
+        "rope_theta": rope_theta(found),
         "image_size": found.ask("image_size", "", 224 // patch * patch),
     }
 
 
+def rope_theta(found: Found) -> float:
+    """
+    The base of the rotation, 100 unless told, whose periods are in the file; so are masks, of ones but for the key's zeros.
+
+    Raises:
+        `FactNeeded`, `ConversionError`: if those in the file are others.
+    """
+    for name in found.shapes:
+        if name.endswith("bias_mask"):
+            mask = found.stored(name).float()
+            if not torch.equal(mask, bias_mask(len(mask) // 3)):
+                raise ConversionError(f"{name} masks other biases than that of the key")
+    stored, theta = found.stored("rope_embed.periods"), found.told.get("rope_theta", 100.0)
+    rounding = torch.finfo(stored.dtype).eps if stored.is_floating_point() else 0.0
+    if not torch.allclose(stored.double(), periods(theta, len(stored)), rtol=rounding, atol=0):
+        raise FactNeeded(
+            f"the periods of the rotation in the file, {stored.tolist()[:4]} ..., are not those of rope_theta={theta}; say which "
+            "base they have with --set rope_theta=...",
+            "rope_theta",
+        )
+    return theta
+
+
+def periods(theta: float, count: int) -> Tensor:
+    return theta ** (torch.arange(count, dtype=torch.float64) / count)
+
+
+def bias_mask(width: int) -> Tensor:
+    return torch.cat([torch.ones(width), torch.zeros(width), torch.ones(width)])
+
+
 def buffers(config: ViTCustomConfig) -> dict[str, Tensor]:
     """The buffers that the original fills at its start: periods of the rotation, and which biases act."""
-    width, quarter = config.hidden_size, config.head_dim // 4
-    made = {"rope_embed.periods": config.rope_theta ** (torch.arange(quarter) * 4 / config.head_dim)} | mask_token(
-        config
-    )
+    made = {"rope_embed.periods": periods(config.rope_theta, config.head_dim // 4).float()} | mask_token(config)
     if config.query_bias:
-        mask = torch.cat([torch.ones(width), torch.zeros(width), torch.ones(width)])
-        made |= {f"blocks.{index}.attn.qkv.bias_mask": mask.clone() for index in range(config.num_hidden_layers)}
+        names = [f"blocks.{index}.attn.qkv.bias_mask" for index in range(config.num_hidden_layers)]
+        made |= {name: bias_mask(config.hidden_size) for name in names}
     return made
 
 

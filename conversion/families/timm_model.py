@@ -98,9 +98,8 @@ def build(config: Facts) -> nn.Module:
         ) from error
     architecture = entry(config, "architecture", str)
     known = {name: value for name, value in entry(config, "model_args", dict, {}).items() if value is not None}
-    for name, kind in (("num_classes", int), ("global_pool", str)):
-        if entry(config, name, kind) is not None:
-            known.setdefault(name, config[name])
+    if entry(config, "num_classes", int) is not None:
+        known.setdefault("num_classes", config["num_classes"])
     size = entry(config, "pretrained_cfg.input_size", list)
     if size and "img_size" not in known:
         known["img_size"] = tuple(size[1:])
@@ -109,9 +108,16 @@ def build(config: Facts) -> nn.Module:
         raise ConversionError(f"config.json: architecture={architecture!r} is not one of timm {timm.__version__}")
     try:
         with torch.device("meta"):
-            return timm.create_model(architecture, pretrained=False, **known)
+            model = timm.create_model(architecture, pretrained=False, **known)
     except Exception as error:
         raise ConversionError(f"timm cannot build {architecture!r}: {error}") from error
+    for name, kind in (("num_classes", int), ("num_features", int), ("global_pool", str)):
+        said, built = entry(config, name, kind), getattr(model, name, None)
+        if said is not None and said != built:
+            raise ConversionError(
+                f"config.json says {name}={said!r}, but timm builds the model with {built!r}; correct it, or model_args"
+            )
+    return model
 
 
 def check_arguments(arguments: Facts) -> None:
@@ -154,10 +160,16 @@ def facts_of_model(model: nn.Module) -> Facts:
 
 def refuse_what_differs(model: nn.Module) -> None:
     """Raises `ConversionError` for a model, a block or an attention that computes something else than ours."""
-    block = model.blocks[0]
+    block, kinds = model.blocks[0], {kind_of(block) for block in model.blocks}
     for what, module in (("model", model), ("block", block), ("attention", block.attn)):
         if type(module).__name__ not in PLAIN[what]:
             raise ConversionError(f"timm's {what} {type(module).__name__} is not the plain one of a ViT")
+    if len(kinds) > 1:
+        raise ConversionError(f"the blocks differ: {' and '.join(map(str, sorted(kinds)))}; ours are alike")
+    if hasattr(model, "dist_token") and (model.num_classes == 0 or getattr(model, "reg_token", None) is not None):
+        raise ConversionError(
+            "a distilled model of timm without heads pools the mean of its two tokens, and leaves registers out; ours doesn't"
+        )
     for name in ("attn.norm", "mlp.norm", "patch_embed.norm"):
         try:
             inner = (model if name.startswith("patch_embed") else block).get_submodule(name)
@@ -174,6 +186,17 @@ def refuse_what_differs(model: nn.Module) -> None:
         raise ConversionError(f"patches of {projection.kernel_size} with a stride of {projection.stride} overlap")
     if getattr(model, "pool_include_prefix", False) and model.global_pool != "token" and model.num_prefix_tokens:
         raise ConversionError("pool_include_prefix: the pooling takes in the prefix tokens, which ours does not")
+
+
+def kind_of(block: nn.Module) -> tuple[str, ...]:
+    """What must be the same in all blocks: the kinds of its modules, and the heads."""
+    kinds = [
+        f"{name} {type(module).__name__}"
+        for name, module in block.named_modules()
+        if not isinstance(module, nn.Identity)
+    ]
+    drops = ("DropPath", "Dropout")
+    return (f"{block.attn.num_heads} heads", *(kind for kind in kinds if not kind.endswith(drops)))
 
 
 def activation(module: nn.Module) -> str:

@@ -1,5 +1,6 @@
 """torchvision's `vit_*`."""
 
+from conversion.errors import ConversionError
 from conversion.families.base import (
     BICUBIC,
     BILINEAR,
@@ -9,7 +10,6 @@ from conversion.families.base import (
     Family,
     Found,
     centre_cropped,
-    one_or_two,
 )
 from conversion.families.torch_names import POSITION_ROWS, QKV, flat_positions
 from conversion.mapping import IN_PROJ, PARAMETER, Table, Their, parameter
@@ -24,12 +24,16 @@ OLD, NEW = ("mlp.linear_1", "mlp.linear_2"), ("mlp.0", "mlp.3")
 def facts_of(found: Found) -> Facts:
     """vision_transformer.py; the table is resized by `interpolate_embeddings`, bicubic with corners aligned."""
     width, channels, patch_height, patch_width = (found.size("conv_proj.weight", axis) for axis in range(4))
+    if patch_height != patch_width:
+        raise ConversionError(f"torchvision has no patches of {patch_height} x {patch_width}")
     depth, fc1 = found.depth(BLOCK), (OLD if found.layout == "old" else NEW)[0]
     inner = found.size(f"{BLOCK}0.{fc1}.weight")
     _, size = found.grid(found.size("encoder.pos_embedding", 1), (patch_height, patch_width), (1,))
+    if not isinstance(size, int):
+        raise ConversionError(f"torchvision has no model for pictures of {size}")
     return {
         "image_size": size,
-        "patch_size": one_or_two(patch_height, patch_width),
+        "patch_size": patch_height,
         "num_channels": channels,
         "hidden_size": width,
         "num_hidden_layers": depth,

@@ -124,7 +124,7 @@ def dinov2_family(name: str, title: str, base: str, config: type, fields: dict[s
     kind = Kind(
         name, config, "BitImageProcessor", (f"{base}Model", f"{base}ForImageClassification"),
         {**SIZES, **TRAINING, "layerscale_value": "layerscale_value", **fields}, {"position_resampling": resampling},
-        DINOV2_BLOCKS, ("encoder.layer.0.layer_scale1.lambda1",), read_dinov2, write_dinov2,
+        DINOV2_BLOCKS, ("encoder.layer.0.layer_scale1.lambda1",), read_dinov2, write_dinov2, is_square=True,
     )  # fmt: skip
     anchors = (f"{DINOV2_BLOCKS[DISK]}0.norm1.weight",)
     common = {"bases": (f"{name}.",), "heads": ("classifier.*",), "kept": ("embeddings.mask_token",)}
@@ -166,7 +166,7 @@ CLIP_VISION = family(
         "clip_vision_model", transformers.CLIPVisionConfig, "CLIPImageProcessor",
         ("CLIPVisionModel", "CLIPVisionModelWithProjection"), {**TOWER_FIELDS, **same("initializer_range")},
         {"embedding_norm": True, "patch_bias": False, "final_norm": "pooled", "position_resampling": "bicubic"}, TOWER_BLOCKS,
-        ("pre_layrnorm.weight",), read_clip, write_clip, towers="clip",
+        ("pre_layrnorm.weight",), read_clip, write_clip, towers="clip", is_square=True,
     ),
     tower_table,
     heads=("visual_projection.*", "classifier.*"),
@@ -181,7 +181,7 @@ def siglip_kind(fixed: Facts, read: Callable, write: Callable, is_whole: bool) -
     return Kind(
         "siglip_vision_model", transformers.SiglipVisionConfig, "SiglipImageProcessor",
         ("SiglipVisionModel", "SiglipForImageClassification"), TOWER_FIELDS, {**SIGLIP_FACTS, **fixed}, TOWER_BLOCKS,
-        needs + lacks if is_whole else needs, read, write, "siglip", is_whole, () if is_whole else lacks,
+        needs + lacks if is_whole else needs, read, write, "siglip", is_whole, is_square=True, lacks=() if is_whole else lacks,
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from huggingface_hub.errors import StrictDataclassError
 from conversion.errors import ConversionError
 from conversion.families.base import Facts, Found, distinct
 from modeling_vit_custom import ViTCustomConfig
+from modeling_vit_custom.configuration_vit_custom import pair
 
 
 Say = Callable[[str], Any]
@@ -35,6 +36,7 @@ class Kind:
         write: Further fields of theirs.
         towers: The type of a configuration that holds this one as `vision_config`.
         is_whole: Whether the model is of the type `towers` itself.
+        is_square: Whether its code takes one number for a size, and a table of positions for a square.
     """
 
     model_type: str
@@ -49,6 +51,7 @@ class Kind:
     write: Callable[[ViTCustomConfig], Facts]
     towers: str = ""
     is_whole: bool = False
+    is_square: bool = False
     lacks: tuple[str, ...] = ()
 
 
@@ -111,7 +114,9 @@ def facts(kind: Kind, found: Found) -> Facts:
         for name in LENGTHS & read.keys():
             if any(number > LARGEST for number in numbers(read[name])):
                 raise ConversionError(f"{name}={read[name]} is more than any ViT has")
-        ViTCustomConfig(**read)
+        config = ViTCustomConfig(**read)
+        if kind.is_square and not len({*pair(config.image_size)}) == len({*pair(config.patch_size)}) == 1:
+            raise ValueError(f"image_size={config.image_size} and patch_size={config.patch_size} must be squares here")
     except (TypeError, ValueError, OverflowError, StrictDataclassError) as error:
         raise ConversionError(f"config.json: {error}") from error
     return {**read, "num_labels": class_count(found)}

@@ -6,7 +6,7 @@ import transformers
 from transformers.image_processing_utils import get_size_dict
 
 from conversion.errors import ConversionError
-from conversion.families.base import BILINEAR, Facts, Found
+from conversion.families.base import BILINEAR, Facts, Found, sides
 from conversion.families.transformers_facts import Kind, label_list, said, settings
 from modeling_vit_custom import ViTCustomConfig, ViTCustomImageProcessor
 from modeling_vit_custom.configuration_vit_custom import pair
@@ -20,6 +20,7 @@ PROCESSORS = {
     name: getattr(transformers, f"{name}ImageProcessor")
     for name in ("ViT", "DeiT", "Bit", "CLIP", "Siglip", "DINOv3ViT")
 }
+OVERSHOOTING = (1, 3)  # lanczos and bicubic
 # Fields that change no pixel: of the class, of the call, and of the layout that models take.
 HARMLESS = {
     "image_processor_type", "feature_extractor_type", "processor_class", "_valid_processor_keys", "data_format", "device",
@@ -60,11 +61,18 @@ def meaning(kind: Kind, table: Facts) -> Facts:
         found["size"] = get_size_dict(found["size"], default_to_square=square)
         if found["crop_size"] is not None:
             found["crop_size"] = get_size_dict(found["crop_size"], param_name="crop_size")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, IndexError) as error:
         raise ConversionError(f"preprocessor_config.json: {error}") from error
     for name in ("size", "crop_size"):
         if found[name] and set(found[name]) not in ({"height", "width"}, {"shortest_edge"}):
             raise ConversionError(f"preprocessor_config.json: {name}={found[name]} is not one of our ways to a size")
+        for side in (found[name] or {}).values():
+            sides(side, name)
+    if theirs is PROCESSORS["DINOv3ViT"] and found["resample"] in OVERSHOOTING:
+        raise ConversionError(
+            f"preprocessor_config.json: {theirs.__name__} with resample={found['resample']} resizes floats, beyond black and white; ours "
+            "resizes 0..255"
+        )
     found["do_convert_rgb"] = found["do_convert_rgb"] is not False
     found["do_center_crop"] = bool(found["do_center_crop"])
     found["crop_rounding"] = "down"

@@ -238,7 +238,9 @@ def test_labels_head_and_size_change_when_asked(tmp_path):
 
 def test_what_a_family_cannot_express_is_refused_with_the_reason(tmp_path):
     for options, family, reason in (
-        ({"pooling": "mean"}, "torchvision", "pooling='mean'"),
+        ({"pooling": "mean", "image_size": 32, "patch_size": 8}, "torchvision", "pooling='mean'"),
+        ({"image_size": [32, 24], "patch_size": 8}, "torchvision", "no model for pictures of"),
+        ({"image_size": 32, "patch_size": [4, 8]}, "torchvision", "no patches of 4 x 8"),
         ({"layer_norm_eps": 1e-5, "image_size": 32, "patch_size": 8}, "torchvision", "layer_norm_eps"),
         ({"num_register_tokens": 3}, "torchvision", "register_tokens"),
         ({"position_embedding": "learned_2d"}, "timm", "columns"),

@@ -107,7 +107,9 @@ def test_every_public_tower_has_its_heads_with_and_without_the_configuration(nam
     their = randomise(
         open_clip_model._build_vision_tower(16, small, config.get("quick_gelu", False)).eval(), scale=0.1
     )
-    model, _, _ = import_checkpoint(folder_of(tmp_path, their, small, quick_gelu=config.get("quick_gelu", False)))
+    model, _, _ = import_checkpoint(
+        folder_of(tmp_path, their, small, quick_gelu=config.get("quick_gelu", False), embed_dim=16)
+    )
     assert model.config.num_attention_heads == width // head_width
     with torch.no_grad():
         pixels = pictures(1, (small["image_size"],) * 2)
