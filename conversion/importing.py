@@ -74,7 +74,10 @@ def plan_import(source: Source, request: Request) -> Plan:
         dropped = [name for name in found.shapes if name in head_names(family, found, facts)]
         facts |= {"num_labels": 0}
     config = configuration(source, family, found, facts, fields, request)
-    model = empty_model(config)
+    try:
+        model = empty_model(config)
+    except ValueError as error:
+        raise ConversionError(f"{source.path}: {error}") from error
     parameters = {name.removeprefix("vit."): tuple(value.shape) for name, value in model.state_dict().items()}
     kept = [name for name in found.shapes if place.is_kept(name)]
     for name, tensor in family.made(config).items():

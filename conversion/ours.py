@@ -42,24 +42,33 @@ def open_ours(folder: Path, **fields: Any) -> Ours:
     if not folder.is_dir():
         raise ConversionError(f"{folder} is no folder; give one that was imported or saved")
     weights = only(open_folder(folder)[0], folder)
-    read_json(inside(folder, "config.json"))  # a regular file of this folder, of a size to read
+    kind = read_json(inside(folder, "config.json")).get("model_type")
+    if kind != ViTCustomConfig.model_type:
+        raise ConversionError(f"{folder} holds no model of ours but of the type {kind!r}; import it first")
     pixels = json_in(folder, "preprocessor_config.json")
     try:
         config = ViTCustomConfig.from_pretrained(folder, **fields)
         check_size(config, str(folder))
         processor = None if pixels is None else ViTCustomImageProcessor.from_pretrained(folder)
-        shapes = {name: tuple(value.shape) for name, value in empty_model(config).state_dict().items()}
+        shapes = {bare(name): tuple(value.shape) for name, value in empty_model(config).state_dict().items()}
     except ConversionError:
         raise
     except Exception as error:  # whatever transformers makes of a file that was edited
         raise ConversionError(f"{folder}: {' '.join(str(error).split()) or type(error).__name__}") from error
-    faults = listed("missing", [name for name in shapes if name not in weights.shapes])
-    faults += listed("not of this model", [name for name in weights.shapes if name not in shapes])
-    both = [name for name in shapes if name in weights.shapes and weights.shapes[name] != shapes[name]]
-    faults += listed("of another shape", [f"{name} {weights.shapes[name]} for {shapes[name]}" for name in both])
+    names, theirs = {bare(name): name for name in weights.shapes}, weights.shapes
+    faults = listed("missing", [name for name in shapes if name not in names])
+    faults += listed("not of this model", [full for name, full in names.items() if name not in shapes])
+    faults += listed("twice", [name for name in theirs if names[bare(name)] != name])
+    both = [name for name in shapes if name in names and theirs[names[name]] != shapes[name]]
+    faults += listed("of another shape", [f"{name} {theirs[names[name]]} for {shapes[name]}" for name in both])
     if faults:
         raise ConversionError(f"{folder}: its weights are not those of its config.json: {'; '.join(faults)}")
-    return Ours(config, processor, weights, {name.removeprefix("vit."): name for name in weights.shapes})
+    return Ours(config, processor, weights, names)
+
+
+def bare(name: str) -> str:
+    """The name of a parameter in the encoder, or of the head."""
+    return name.removeprefix("vit.")
 
 
 def check_size(config: ViTCustomConfig, where: str) -> None:

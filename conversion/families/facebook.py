@@ -153,11 +153,11 @@ def rope_theta(found: Found) -> float:
     for name in found.shapes:
         if name.endswith("bias_mask"):
             mask = found.stored(name).float()
-            if not torch.equal(mask, bias_mask(len(mask) // 3)):
+            if not torch.equal(mask, bias_mask(found.size(name) // 3)):
                 raise ConversionError(f"{name} masks other biases than that of the key")
     stored, theta = found.stored("rope_embed.periods"), found.told.get("rope_theta", 100.0)
     rounding = torch.finfo(stored.dtype).eps if stored.is_floating_point() else 0.0
-    if not torch.allclose(stored.double(), periods(theta, len(stored)), rtol=rounding, atol=0):
+    if not torch.allclose(stored.double(), periods(theta, found.size("rope_embed.periods")), rtol=rounding, atol=0):
         raise FactNeeded(
             f"the periods of the rotation in the file, {stored.tolist()[:4]} ..., are not those of rope_theta={theta}; say which "
             "base they have with --set rope_theta=...",

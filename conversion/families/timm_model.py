@@ -160,10 +160,12 @@ def facts_of_model(model: nn.Module) -> Facts:
 
 def refuse_what_differs(model: nn.Module) -> None:
     """Raises `ConversionError` for a model, a block or an attention that computes something else than ours."""
-    block, kinds = model.blocks[0], {kind_of(block) for block in model.blocks}
-    for what, module in (("model", model), ("block", block), ("attention", block.attn)):
-        if type(module).__name__ not in PLAIN[what]:
-            raise ConversionError(f"timm's {what} {type(module).__name__} is not the plain one of a ViT")
+    block = model.blocks[0]
+    for what, place in (("model", ""), ("block", "blocks.0"), ("attention", "blocks.0.attn")):
+        kind = type(model.get_submodule(place)).__name__
+        if kind not in PLAIN[what]:
+            raise ConversionError(f"timm's {what} {kind} is not the plain one of a ViT")
+    kinds = {kind_of(block) for block in model.blocks}
     if len(kinds) > 1:
         raise ConversionError(f"the blocks differ: {' and '.join(map(str, sorted(kinds)))}; ours are alike")
     if hasattr(model, "dist_token") and (model.num_classes == 0 or getattr(model, "reg_token", None) is not None):

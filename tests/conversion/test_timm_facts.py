@@ -5,11 +5,23 @@ import json
 import pytest
 import timm
 import torch
+import torchvision
 
-from conversion import ConversionError, FactNeeded, import_checkpoint, import_to_folder
+from conversion import FAMILIES, ConversionError, FactNeeded, import_checkpoint, import_to_folder
+from conversion.families.base import Found
+from conversion.families.timm import facts_of_bare
+from conversion.families.timm_model import refuse_what_differs
 from conversion.locate import open_source
 from tests.conversion.originals import BARE, TIMM, TOLD, pth, timm_folder, timm_model
 from tests.tiny import pictures
+
+
+def shapes_of(model: torch.nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+def found_of(model: torch.nn.Module, told: dict) -> Found:
+    return Found(shapes_of(model), told=told)
 
 
 def changed_folder(tmp_path, change) -> tuple:
@@ -184,3 +196,98 @@ def test_a_folder_s_own_description_wins_over_the_architecture_s(tmp_path):
     model, _, _ = import_checkpoint(timm_folder(their, tmp_path))
     assert model.config.num_register_tokens == 2 and model.config.hidden_act == "gelu_pytorch_tanh"
     assert len(open_source(tmp_path / "timm").containers[""].shapes) == len(their.state_dict())
+
+
+def test_heads_of_bare_weights_are_timm_s_or_asked_for():
+    """Of every architecture that is a plain ViT."""
+    checked = 0
+    for name in timm.list_models(["vit_*", "deit*", "flexivit*"]):
+        with torch.device("meta"):
+            model = timm.create_model(name)
+        try:
+            refuse_what_differs(model)
+            facts = facts_of_bare(found_of(model, {"hidden_act": "gelu"}))
+        except FactNeeded as error:
+            assert error.field == "num_attention_heads", name
+        except ConversionError:
+            continue
+        else:
+            checked += 1
+            assert facts["num_attention_heads"] == model.blocks[0].attn.num_heads, name
+    assert checked > 60
+
+
+SIZES = {"H": (1280, 5120, 32), "g": (1408, 6144, 40)}
+
+
+@pytest.mark.parametrize("family", ["torchvision", "deit", "dino", "mae", "ijepa", "timm"])
+@pytest.mark.parametrize("name", SIZES)
+def test_heads_of_large_sizes(name, family):
+    """16 in all of them; DINOv3's H+ of the same numbers has 20."""
+    width, inner, depth = SIZES[name]
+    with torch.device("meta"):
+        if family == "torchvision":
+            shapes = shapes_of(torchvision.models.VisionTransformer(28, 14, depth, 16, width, inner))
+        else:
+            head = {"num_classes": 5} if family in ("deit", "timm") else {"num_classes": 0}
+            token = {"class_token": False, "global_pool": "avg", "fc_norm": False} if family == "ijepa" else {}
+            model = timm.models.VisionTransformer(
+                img_size=28,
+                patch_size=14,
+                embed_dim=width,
+                depth=depth,
+                num_heads=16,
+                mlp_ratio=inner / width + 1e-6,
+                **head,
+                **token,
+            )
+            shapes = shapes_of(model)
+    found = Found(shapes, layout="new" if family == "torchvision" else "")
+    assert FAMILIES[family].facts(found)["num_attention_heads"] == 16 and found.assumed["num_attention_heads"] == 16
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda m: setattr(m.blocks[1], "attn", timm.layers.Attention(48, num_heads=2)), "blocks differ"),
+        (lambda m: setattr(m.blocks[1].mlp, "act", torch.nn.ReLU()), "blocks differ"),
+        (lambda m: setattr(m.patch_embed, "norm", torch.nn.LayerNorm(48)), "several epsilons|patch_embed.norm"),
+        (lambda m: setattr(m.patch_embed.proj, "stride", (4, 4)), "overlap"),
+        (lambda m: setattr(m.blocks[0].mlp, "norm", torch.nn.LayerNorm(72)), "blocks differ|mlp.norm"),
+    ],
+)  # fmt: skip
+def test_a_live_model_that_was_changed_is_refused(change, named):
+    model = timm_model("vit_base_patch16_224")
+    change(model)
+    with pytest.raises(ConversionError, match=named):
+        import_checkpoint(model)
+
+
+@pytest.mark.parametrize("options", [{"num_classes": 0}, {"reg_tokens": 2}])
+def test_a_distilled_model_that_pools_otherwise_is_refused(options):
+    with pytest.raises(ConversionError, match="distilled"):
+        import_checkpoint(timm_model("deit_tiny_distilled_patch16_224", **options))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [("global_pool", "avg"), ("num_features", 9), ("num_classes", 9)]
+)  # fmt: skip
+def test_what_the_description_says_twice_must_agree(path, value, tmp_path):
+    """timm builds what `model_args` say."""
+    folder = changed_folder(tmp_path, setting(path, value))
+    with pytest.raises(ConversionError, match=f"config.json says {path}={value!r}"):
+        import_checkpoint(folder)
+
+
+def test_an_activation_that_is_none_of_pooling_is_named(tmp_path):
+    with pytest.raises(ConversionError, match="pooling"):
+        import_checkpoint(timm_model("vit_base_patch16_224", global_pool=""))
+
+
+def test_what_was_taken_for_granted_is_said(tmp_path):
+    source = pth()(timm_model("vit_base_patch16_224"), tmp_path)
+    (note,) = import_checkpoint(source, family="timm", set={**TOLD, **BARE}).report.notes
+    assert (
+        all(f"{name}=" in note for name in ("hidden_act", "layer_norm_eps", "pooling", "image_size"))
+        and "heads" not in note
+    )
