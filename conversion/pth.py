@@ -2,6 +2,7 @@
 Files of `torch.save` and archives of TorchScript: the tables of tensors in them, without running anything.
 """
 
+import mmap
 import shutil
 import tempfile
 import warnings
@@ -30,6 +31,8 @@ class Inert:
         self.state = state if isinstance(state, dict) else {}
 
 
+# Calls that torch lets a file make, and that take as much memory as it says.
+ALLOCATING = (b"cbuiltins\nbytearray\n", b"c__builtin__\nbytearray\n")
 # What may stand beside the weights: options, numbers of numpy and paths.
 BESIDE = [
     "argparse.Namespace", "numpy.dtype", "numpy._core.multiarray.scalar", "numpy.core.multiarray.scalar",
@@ -47,6 +50,8 @@ def open_torch(path: Path, script: str | None = None, mapped: bool = False) -> C
     """
     inert = list(BESIDE)
     try:
+        if any(pickled.find(call) >= 0 for pickled in pickles(path) for call in ALLOCATING):
+            raise ValueError("GLOBAL bytearray, of a size that nothing bounds")
         if script:
             names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
             inert += [name for name in names if name.startswith(SCRIPTED)]
@@ -67,6 +72,16 @@ def open_torch(path: Path, script: str | None = None, mapped: bool = False) -> C
     if not found:
         raise ConversionError(f"{path} holds no table of weights; its keys: {', '.join(map(repr, list(content)[:8]))}")
     return {place: owned(Path(script or path), tensors) for place, tensors in found.items()}
+
+
+def pickles(path: Path) -> Iterator[Any]:
+    """What of a file torch unpickles, as something to search in: the tables of an archive, or the whole of an old file."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            yield from (archive.read(name) for name in archive.namelist() if name.endswith(".pkl"))
+    else:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            yield content
 
 
 def containers(content: dict) -> Iterator[tuple[str, dict]]:

@@ -105,7 +105,7 @@ PROCESSOR = [
 def test_a_configuration_that_was_edited(fields, ours):
     edit_json(ours / "config.json", **fields)
     for family in ("torchvision", "timm"):
-        assert_refused(ours, family, "")
+        assert_refused(ours, family, ".")
     with pytest.raises(ConversionError):
         verify(ours.parent / "weights.pth", ours, set=TOLD)
 
@@ -113,7 +113,7 @@ def test_a_configuration_that_was_edited(fields, ours):
 @pytest.mark.parametrize("fields", PROCESSOR, ids=str)
 def test_an_image_processor_that_was_edited(fields, ours):
     edit_json(ours / "preprocessor_config.json", **fields)
-    assert_refused(ours, "timm", "")
+    assert_refused(ours, "timm", ".")
 
 
 @pytest.mark.parametrize(
@@ -308,9 +308,9 @@ EXPRESSED = [
     ("openai_clip", {"hidden_act": "gelu"}, "hidden_act"), ("open_clip", {"layer_norm_eps": 1e-3}, "layer_norm_eps"),
     ("open_clip", {"final_norm": "tokens", "pooling": "mean"}, "final_norm|pooling"), ("timm", {"position_resampling": "bilinear"}, "position_resampling"),
     ("transformers_dinov2", {"image_size": [32, 128], "layerscale_value": 0.1, "intermediate_size": 96}, "must be squares"),
-    ("transformers_clip_vision", {"image_size": [32, 24]}, "must be squares"), ("ijepa", {"position_embedding": "relative"}, ""),
-    ("mae", {"position_embedding": "relative"}, ""), ("dinov2", {"position_embedding": "relative"}, ""),
-    ("transformers_deit", {"position_embedding": "relative"}, ""),
+    ("transformers_clip_vision", {"image_size": [32, 24]}, "must be squares"), ("ijepa", {"position_embedding": "relative"}, "."),
+    ("mae", {"position_embedding": "relative"}, "."), ("dinov2", {"position_embedding": "relative"}, "."),
+    ("transformers_deit", {"position_embedding": "relative"}, "."),
 ]  # fmt: skip
 CLIP = {
     "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "embedding_norm": True, "final_norm": "pooled", "patch_bias": False,
@@ -346,3 +346,19 @@ def test_what_a_file_leaves_out_is_said(ours, capsys):
         == 2
     )
     assert "hidden_act" in capsys.readouterr().err
+
+
+class Vast:
+    """Pickles as the call of `bytearray` for a hundred gigabytes."""
+
+    def __reduce__(self):
+        return bytearray, (100 * 2**30,)
+
+
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_a_call_for_any_amount_of_memory_is_refused(is_zip, tmp_path):
+    torch.save({**vit().state_dict(), "more": Vast()}, tmp_path / "a.pth", _use_new_zipfile_serialization=is_zip)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "load", lambda *a, **k: pytest.fail("it was loaded"))
+        with pytest.raises(ConversionError, match="bytearray"):
+            import_checkpoint(tmp_path / "a.pth", set=TOLD)
