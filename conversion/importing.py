@@ -17,11 +17,11 @@ from conversion.card import write_card
 from conversion.changing import change
 from conversion.errors import ConversionError
 from conversion.families import FAMILIES, Family
-from conversion.families.base import Facts, Found
+from conversion.families.base import Facts, Found, check_modest
 from conversion.folders import expanded, whole_or_nothing
 from conversion.locate import Place, Source, belongs, locate, open_source, without_wrappers
 from conversion.mapping import Row, account, rows_of, to_ours
-from conversion.ours import MOST, empty_model
+from conversion.ours import empty_model
 from conversion.records import DTYPES, KEPT, RECORD, Report, Request
 from conversion.weights import is_finite
 from modeling_vit_custom import (
@@ -66,9 +66,7 @@ def plan_import(source: Source, request: Request) -> Plan:
             f"family has, such as {', '.join(strangers[:6])}"
         )
     facts = family.facts(found)
-    for name, most in MOST.items():
-        if (facts.get(name) or 0) > most:
-            raise ConversionError(f"{source.path} claims {name}={facts[name]:,}; more than {most:,} are not read")
+    check_modest(facts, str(source.path))
     dropped = []
     if request.drop_head and facts.get("num_labels"):
         dropped = [name for name in found.shapes if name in head_names(family, found, facts)]

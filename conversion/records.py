@@ -9,8 +9,7 @@ from PIL.Image import Resampling
 from torch import Tensor
 
 from conversion.errors import ConversionError
-from conversion.families.base import Facts, sides
-from conversion.ours import MOST
+from conversion.families.base import Facts, check_modest, sides
 from modeling_vit_custom import ViTCustomConfig, ViTCustomImageProcessor
 from modeling_vit_custom.configuration_vit_custom import did_you_mean
 
@@ -70,8 +69,7 @@ class Request:
             raise ConversionError(
                 f"--num-labels {self.num_labels!r} must be 1 or more; --drop-head leaves out the classifier"
             )
-        if (self.num_labels or 0) > MOST["num_labels"]:
-            raise ConversionError(f"--num-labels {self.num_labels} is more than {MOST['num_labels']:,}")
+        check_modest({"num_labels": self.num_labels}, "--num-labels")
         if self.dtype is not None and self.dtype not in DTYPES:
             raise ConversionError(f"--dtype {self.dtype!r} must be {', '.join(DTYPES)}")
         if self.image_size is not None:

@@ -135,6 +135,18 @@ def entry(
 
 
 NUMBER = (int, float)
+MOST = {
+    "num_labels": 100_000,
+    "num_hidden_layers": 1000,
+    "hidden_size": 1 << 15,
+}  # beyond any ViT; a small file can claim more
+
+
+def check_modest(facts: Facts, where: str) -> None:
+    """Raises `ConversionError` for a number that no model has; a model of it would take for ever, or all memory."""
+    for name, most in MOST.items():
+        if (facts.get(name) or 0) > most:
+            raise ConversionError(f"{where} claims {name}={facts[name]:,}; more than {most:,} are not read")
 
 
 def distinct(names: Sequence[str]) -> list[str]:

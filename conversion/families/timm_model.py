@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from conversion.errors import ConversionError
-from conversion.families.base import NUMBER, Facts, Found, entry, one_or_two
+from conversion.families.base import NUMBER, Facts, Found, check_modest, entry, one_or_two
 from conversion.families.clip import CONFIG
 from conversion.families.timm_config import POOLINGS
 from conversion.mapping import listed
@@ -25,7 +25,7 @@ ARGUMENTS = {
     "rope_rescale_coords", "use_post_norm", "use_pre_transformer_norm", "use_post_transformer_norm", "use_fc_norm",
     "ref_feat_shape", "head_init_scale", "strict_img_size",
 }  # fmt: skip
-LARGEST = {"depth": 1000, "num_classes": 10**7, "embed_dim": 10**6}  # building more would take for ever
+SIZES = {"depth": "num_hidden_layers", "num_classes": "num_labels", "embed_dim": "hidden_size"}
 # Modules that may stand for nothing in a model of ours; anything else in their place changes the function.
 PLAIN = {
     "model": {"VisionTransformer", "VisionTransformerDistilled", "Eva"},
@@ -128,9 +128,7 @@ def check_arguments(arguments: Facts) -> None:
             raise ConversionError(
                 f"config.json: model_args has {name}={value!r}, which is no argument of a ViT of timm"
             )
-    for name, limit in LARGEST.items():
-        if not 0 <= entry(arguments, name, int, 0) <= limit:
-            raise ConversionError(f"config.json: {name}={arguments[name]!r} is no sensible number")
+    check_modest({ours: entry(arguments, name, int, 0) for name, ours in SIZES.items()}, "config.json")
 
 
 def facts_of_model(model: nn.Module) -> Facts:

@@ -8,7 +8,7 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 
 from conversion.errors import ConversionError
-from conversion.families.base import Facts, Found, distinct
+from conversion.families.base import MOST, Facts, Found, distinct
 from modeling_vit_custom import ViTCustomConfig
 from modeling_vit_custom.configuration_vit_custom import pair
 
@@ -70,7 +70,6 @@ CLASSIFIERS = ("classifier.weight", "cls_classifier.weight")
 LENGTHS = {
     "hidden_size", "image_size", "patch_size", "num_channels", "intermediate_size", "num_register_tokens", "projection_dim",
 }  # fmt: skip
-LARGEST = 1 << 15  # more is no ViT, and would overflow the size of a tensor
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Facts
@@ -112,7 +111,7 @@ def facts(kind: Kind, found: Found) -> Facts:
     try:
         read = {ours: say(theirs) for theirs, ours in kind.fields.items()} | kind.fixed | kind.read(found, say)
         for name in LENGTHS & read.keys():
-            if any(number > LARGEST for number in numbers(read[name])):
+            if any(number > MOST["hidden_size"] for number in numbers(read[name])):
                 raise ConversionError(f"{name}={read[name]} is more than any ViT has")
         config = ViTCustomConfig(**read)
         if kind.is_square and not len({*pair(config.image_size)}) == len({*pair(config.patch_size)}) == 1:
