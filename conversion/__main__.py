@@ -77,9 +77,8 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--to", required=True, choices=FAMILIES, metavar="FAMILY", help=", ".join(FAMILIES))
     out.add_argument("--layout", help="which of the family's spellings, where it has several")
     out.add_argument(
-        "--set", metavar="FIELD=VALUE", type=setting, action="append", default=[],
-        help="write a field of the configuration otherwise than the folder has it",
-    )  # fmt: skip
+        "--position-resampling", metavar="NAME", help="that of the other library, where it is not the model's own"
+    )
     check = commands.add_parser("verify", parents=[reading], help="runs the original and ours on the same pictures")
     check.add_argument("folder", metavar="FOLDER", nargs="?", help="what was imported (default: imports anew)")
     check.add_argument(
@@ -143,9 +142,11 @@ def read_labels(path: Path | None) -> list[str] | None:
     if path is None:
         return None
     try:
-        if not path.is_file() or path.stat().st_size > MAX_LABELS:
-            raise ConversionError(f"--labels {path} is no regular file of at most {MAX_LABELS:,} bytes")
-        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").rstrip().split("\n")]
+        with open(path, "rb") as file:
+            content = file.read(MAX_LABELS + 1)
+        if len(content) > MAX_LABELS:
+            raise ConversionError(f"--labels {path} has more than {MAX_LABELS:,} bytes")
+        lines = [line.strip() for line in content.decode("utf-8-sig").rstrip().split("\n")]
     except (OSError, UnicodeDecodeError) as error:
         raise ConversionError(f"--labels {path}: {error}") from error
     if "" in lines:
@@ -172,7 +173,7 @@ def summarise(report: Report) -> None:
 
 
 def run_export(options: argparse.Namespace) -> None:
-    exported = export_checkpoint(options.folder, options.out, options.to, options.layout, fields_of(options))
+    exported = export_checkpoint(options.folder, options.out, options.to, options.layout, options.position_resampling)
     print(f"{options.folder} -> {exported.path}")
     for note in exported.notes:
         print(note)

@@ -49,6 +49,7 @@ def resize(model: ViTCustomPreTrainedModel, image_size: int | list[int], report:
     if config.position_embedding == "learned":
         table = resample_grid(position.grid.detach(), config.grid_size, config.position_resampling)
         position.grid = nn.Parameter(table.contiguous())
+    report.told = {**report.told, "image_size": image_size}
     report.notes.append(
         f"size {old_size} -> {image_size}: grid {old_grid} -> {config.grid_size}, {config.position_resampling}"
     )

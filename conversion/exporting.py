@@ -3,27 +3,26 @@
 import json
 import zipfile
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from conversion.errors import ConversionError, FactNeeded
+from conversion.errors import ConversionError
+from conversion.expressing import check_expressed, notes_of
 from conversion.families import FAMILIES, Family
 from conversion.families.base import Facts, Found, entry
 from conversion.folders import expanded, inside, json_in, only, whole_or_nothing
 from conversion.locate import belongs, is_wrapper
 from conversion.mapping import Row, rows_of, to_theirs
 from conversion.ours import Ours, open_ours
-from conversion.records import KEPT, PROCESSOR_FIELDS, RECORD
+from conversion.records import KEPT, RECORD
 from conversion.sources import open_weights
-from modeling_vit_custom import ViTCustomConfig, ViTCustomImageProcessor
+from modeling_vit_custom import ViTCustomConfig
 from modeling_vit_custom.configuration_vit_custom import did_you_mean
 
 
@@ -36,7 +35,7 @@ class Exported:
 
 
 def export_checkpoint(
-    folder: str | Path, out: str | Path, to: str, layout: str | None = None, set: Facts | None = None
+    folder: str | Path, out: str | Path, to: str, layout: str | None = None, position_resampling: str | None = None
 ) -> Exported:
     """
     Writes a folder of ours in the format of the family `to`.
@@ -46,18 +45,15 @@ def export_checkpoint(
         out: The file, or the folder for a family whose format is one.
         to: Name of the family.
         layout: Which of the family's spellings; that of the source by default, if it was of this family.
-        set: Fields of the configuration to write otherwise than the folder has them.
+        position_resampling: That of the other library, where it is not the model's: at other sizes than its own the two differ.
 
     Raises:
         `ConversionError`: if the folder is damaged, or the family can't express the model, with the reason.
     """
     if to not in FAMILIES:
         raise ConversionError(f"unknown family {to!r}: {did_you_mean(to, list(FAMILIES))}")
-    for name in set or {}:
-        if name not in ViTCustomConfig.field_names():
-            raise ConversionError(f"--set {name}: {did_you_mean(name, sorted(ViTCustomConfig.field_names()))}")
     family, folder = FAMILIES[to], expanded(folder)
-    ours = open_ours(folder, **(set or {}))
+    ours = open_ours(folder, **({} if position_resampling is None else {"position_resampling": position_resampling}))
     config, names = ours.config, ours.names
     record = read_record(folder, family)
     usual = family.spelling(config) if family.spelling else family.layouts[0]
@@ -73,11 +69,17 @@ def export_checkpoint(
     theirs |= {name: tuple(tensor.shape) for name, tensor in kept.items()}
     tables = tables_of(family, ours, record)
     told = {n: v for n, v in record.get("told", {}).items() if n in family.asked and getattr(config, n) == v}
-    beside = tables or {"config.json": record.get("their_config")}  # which still lies beside the source
+    theirs_beside = record.get("their_config")  # of a file without tables, beside the source
+    beside = tables or {"config.json": theirs_beside and family.at_size(theirs_beside, config)}
     found = Found(
         theirs, beside["config.json"], beside.get("preprocessor_config.json"), told, layout, None, kept.__getitem__
     )
     check_expressed(family, config, found)
+    notes = [] if tables else notes_of(family, ours, found)
+    if beside["config.json"] and not tables:
+        notes.append(
+            f"it goes with the configuration of the source{'' if beside['config.json'] == theirs_beside else f', with image_size={config.image_size}'}"
+        )
 
     base = record.get("base", family.bases[0] if family.bases and config.num_labels else "")
     prefix = record.get("prefix", family.prefix)
@@ -94,7 +96,7 @@ def export_checkpoint(
     out = expanded(out)
     with whole_or_nothing(out) as written:
         WRITERS[family.suffix](written, tensors(), tables, record.get("container", family.wrap))
-    return Exported(out, [] if tables else left_out(family, ours, found))
+    return Exported(out, notes)
 
 
 def read_record(folder: Path, family: Family) -> Facts:
@@ -133,7 +135,7 @@ def tables_of(family: Family, ours: Ours, record: Facts) -> dict[str, Facts]:
     if family.config is None:
         return {}
     if ours.processor is None:
-        raise ConversionError(f"{ours.weights.path}: there is no preprocessor_config.json, which {family.name} needs")
+        raise ConversionError(f"{ours.folder}: there is no preprocessor_config.json, which {family.name} needs")
     try:
         return family.config(ours.config, ours.processor, record)
     except ConversionError:
@@ -171,28 +173,6 @@ def kept_tensors(
     return {name: kept.stored(name) for name in known}
 
 
-def left_out(family: Family, ours: Ours, found: Found) -> list[str]:
-    """What a file without tables can't hold: pixels that are not the family's own, and the names of classes."""
-    notes, config = [], ours.config
-    if ours.processor is not None:
-        with suppress(FactNeeded):
-            usual = ViTCustomImageProcessor.for_model(config, **family.pixels(found, config)).to_dict()
-            mine = ours.processor.to_dict()
-            changed = [
-                f"{n}={mine[n]!r} ({usual[n]!r})"
-                for n in sorted(PROCESSOR_FIELDS & mine.keys())
-                if mine[n] != usual[n]
-            ]
-            notes += (
-                [f"not in the file: pixels, which differ from those of {family.name}: {', '.join(changed)}"]
-                if changed
-                else []
-            )
-    if config.num_labels and list(config.id2label.values()) != [f"LABEL_{i}" for i in range(config.num_labels)]:
-        notes.append("not in the file: the names of the classes")
-    return notes
-
-
 def shape_of(row: Row, ours: Ours, family: Family) -> tuple[int, ...]:
     """The shape of one of theirs."""
     shapes = [ours.weights.shapes[ours.names[name]] for name in row.ours]
@@ -201,67 +181,6 @@ def shape_of(row: Row, ours: Ours, family: Family) -> tuple[int, ...]:
     except (ValueError, RuntimeError) as error:
         raise ConversionError(f"{family.name} has no place for {', '.join(row.ours)} of {shapes}: {error}") from error
     return tuple(made.shape)
-
-
-# Fields that don't change what a model computes: of training and initialisation, and of a backbone.
-FREE = {
-    "attention_probs_dropout_prob", "hidden_dropout_prob", "drop_path_rate", "patch_drop_rate", "label_smoothing", "weight_init",
-    "zero_init_head", "initializer_range", "apply_layernorm", "layerscale_value", "pixel_mean", "pixel_std",
-}  # fmt: skip
-COMPARED = (set(ViTCustomConfig.__annotations__) & ViTCustomConfig.field_names()) - FREE
-
-
-def check_expressed(family: Family, config: ViTCustomConfig, found: Found) -> None:
-    """
-    Reads what would be written back and compares it with `config`.
-
-    Raises:
-        `ConversionError`: naming the field that the family can't express.
-    """
-    if not family.recognise(found):
-        raise ConversionError(
-            f"{family.name} cannot express this model: what it would write is not its own kind of file"
-        )
-    back = read_back(family, found, config)
-    unused = UNUSED.get(config.position_embedding, set()) | (
-        set() if config.num_prefix_tokens else {"prefix_positions"}
-    )
-    for name in sorted(COMPARED - unused):
-        ours, again = getattr(config, name), getattr(back, name)
-        if ours != again:
-            hint = (
-                f"; --set {name}={again} writes it so, with other numbers at other sizes"
-                if name == "position_resampling"
-                else ""
-            )
-            raise ConversionError(f"{family.name} cannot express {name}={ours!r}; a file of it means {again!r}{hint}")
-
-
-def read_back(family: Family, found: Found, config: ViTCustomConfig) -> ViTCustomConfig:
-    """What a reader of the file takes it for, who is told what it asks for; where no table says the size, that too."""
-    if config.position_embedding != "learned":
-        found.told["image_size"] = config.image_size
-    try:
-        facts = family.facts(found)
-        return ViTCustomConfig(**{**facts, **{n: found.told[n] for n in family.unsaid(found) if n in found.told}})
-    except FactNeeded as error:
-        if error.field in found.told:
-            raise ConversionError(
-                f"{family.name} cannot express this model: {str(error).partition('; say')[0]}"
-            ) from error
-        found.told[error.field] = getattr(config, error.field)
-        return read_back(family, found, config)
-    except (ValueError, TypeError, StrictDataclassError) as error:
-        raise ConversionError(f"{family.name} cannot express this model: {' '.join(str(error).split())}") from error
-
-
-# Fields that a kind of position doesn't read.
-UNUSED = {
-    "none": {"position_resampling", "sincos_frequencies", "rope_theta", "prefix_positions"},
-    "learned": {"sincos_frequencies", "rope_theta"},
-    "sincos_2d": {"position_resampling", "rope_theta", "prefix_positions"},
-    "rope_2d": {"position_resampling", "sincos_frequencies", "prefix_positions"},
-}
 
 
 def write_npz(path: Path, tensors: Iterable[tuple[str, Tensor]], tables: dict[str, Facts], container: str) -> None:

@@ -20,10 +20,14 @@ from modeling_vit_custom import (
 )
 
 
+ENCODERS = (["ViTCustomModel"], ["ViTCustomBackbone"])
+
+
 @dataclass
 class Ours:
     """What a folder holds; `names` gives the name in the file of each parameter, by its name in the encoder or of the head."""
 
+    folder: Path
     config: ViTCustomConfig
     processor: ViTCustomImageProcessor | None
     weights: Weights
@@ -40,9 +44,13 @@ def open_ours(folder: Path, **fields: Any) -> Ours:
     if not folder.is_dir():
         raise ConversionError(f"{folder} is no folder; give one that was imported or saved")
     weights = only(open_folder(folder)[0], folder)
-    kind = read_json(inside(folder, "config.json")).get("model_type")
-    if kind != ViTCustomConfig.model_type:
-        raise ConversionError(f"{folder} holds no model of ours but of the type {kind!r}; import it first")
+    table = read_json(inside(folder, "config.json"))
+    if table.get("model_type") != ViTCustomConfig.model_type:
+        raise ConversionError(
+            f"{folder} holds no model of ours but of the type {table.get('model_type')!r}; import it first"
+        )
+    if table.get("architectures") in ENCODERS:  # whose configuration may count classes all the same
+        fields["num_labels"] = 0
     pixels = json_in(folder, "preprocessor_config.json")
     try:
         config = ViTCustomConfig.from_pretrained(folder, **fields)
@@ -61,7 +69,7 @@ def open_ours(folder: Path, **fields: Any) -> Ours:
     faults += listed("of another shape", [f"{name} {theirs[names[name]]} for {shapes[name]}" for name in both])
     if faults:
         raise ConversionError(f"{folder}: its weights are not those of its config.json: {'; '.join(faults)}")
-    return Ours(config, processor, weights, names)
+    return Ours(folder, config, processor, weights, names)
 
 
 def bare(name: str) -> str:

@@ -76,7 +76,9 @@ def open_torch(path: Path, script: str | None = None, mapped: bool = False) -> C
 
 def pickles(path: Path) -> Iterator[Any]:
     """What of a file torch unpickles, as something to search in: the tables of an archive, or the whole of an old file."""
-    if zipfile.is_zipfile(path):
+    with open(path, "rb") as file:
+        is_archive = file.read(2) == b"PK"  # as torch tells them
+    if is_archive:
         with zipfile.ZipFile(path) as archive:
             yield from (archive.read(name) for name in archive.namelist() if name.endswith(".pkl"))
     else:

@@ -223,6 +223,7 @@ class Family:
         beside: Names (with `*`), outside the prefix, of what isn't the image encoder; left behind.
         suffix: Of the file that `export` writes: `.npz`, `.pth`, or nothing for a folder.
         config: The JSON files of a folder format, by name, out of our configuration, processor and record.
+        at_size: The configuration that lies beside a file without tables, with the size of ours.
         wrap: The container that the family's own file has.
         prefix: What stands before the names in the family's own file.
         bases: Prefixes of an encoder whose heads stand beside it, as `vit.` in transformers; the first is written.
@@ -247,6 +248,7 @@ class Family:
     beside: tuple[str, ...] = ()
     suffix: str = ".pth"
     config: Callable[[ViTCustomConfig, ViTCustomImageProcessor, Facts], dict[str, Facts]] | None = None
+    at_size: Callable[[Facts, ViTCustomConfig], Facts] = lambda theirs, config: theirs
     wrap: str = ""
     prefix: str = ""
     bases: tuple[str, ...] = ()

@@ -238,6 +238,15 @@ def channels(told: Facts, name: str, default: list[float]) -> list[float]:
     return value if isinstance(value, list) else [value] * 3
 
 
+def at_size(theirs: Facts, config: ViTCustomConfig) -> Facts:
+    """`open_clip_config.json` for pictures of another size."""
+    model = entry(theirs, "model_cfg", dict, {}, CONFIG)
+    vision = entry(model, "vision_cfg", dict, {}, CONFIG)
+    if pair(entry(vision, "image_size", (int, list), 224, CONFIG)) == pair(config.image_size):
+        return theirs
+    return {**theirs, "model_cfg": {**model, "vision_cfg": {**vision, "image_size": config.image_size}}}
+
+
 def is_tower(found: Found) -> bool:
     return "class_embedding" in found and "ln_post.weight" in found
 
@@ -271,5 +280,6 @@ OPEN_CLIP = common(
         "final_norm",
         "position_resampling",
     ),
+    at_size=at_size,
     wrap="state_dict",
 )

@@ -143,9 +143,13 @@ def dinov3_facts(found: Found) -> Facts:
     }
 
 
+ROUNDING = 2**-7  # relative; bfloat16 has 8 bits
+
+
 def rope_theta(found: Found) -> float:
     """
-    The base of the rotation, 100 unless told, whose periods are in the file; so are masks, of ones but for the key's zeros.
+    The base of the rotation, 100 unless told, whose periods are in the file, rounded to bfloat16 in public ones; we compute them in
+    float32. So are masks, of ones but for the key's zeros.
 
     Raises:
         `FactNeeded`, `ConversionError`: if those in the file are others.
@@ -156,8 +160,7 @@ def rope_theta(found: Found) -> float:
             if not torch.equal(mask, bias_mask(found.size(name) // 3)):
                 raise ConversionError(f"{name} masks other biases than that of the key")
     stored, theta = found.stored("rope_embed.periods"), found.told.get("rope_theta", 100.0)
-    rounding = torch.finfo(stored.dtype).eps if stored.is_floating_point() else 0.0
-    if not torch.allclose(stored.double(), periods(theta, found.size("rope_embed.periods")), rtol=rounding, atol=0):
+    if not torch.allclose(stored.double(), periods(theta, found.size("rope_embed.periods")), rtol=ROUNDING, atol=0):
         raise FactNeeded(
             f"the periods of the rotation in the file, {stored.tolist()[:4]} ..., are not those of rope_theta={theta}; say which "
             "base they have with --set rope_theta=...",

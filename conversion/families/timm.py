@@ -23,13 +23,13 @@ def facts(found: Found) -> Facts:
     return {**shape_facts, **told}
 
 
-# (width, MLP, blocks, heads) of further models of timm, two of them of one size.
+# (width, MLP, blocks, heads) of further models of timm, and of those that share a size with others.
 MORE_SIZES = (
     (1536, 4096, 40, 24),  # vit_giant_patch14_dinov2
     (1536, 6144, 40, 16),  # vit_giantopt_patch16_siglip_*
-    (1536, 6144, 40, 24),  # vit_giant_patch16_radio_v3
 )
-GAP = (768, 3072, 12, 16)  # vit_base_patch16_gap_224; others of this size have 12 heads
+RADIO = (1536, 6144, 40, 24)  # vit_giant_patch16_radio_v3, without attention pooling
+GAP = (768, 3072, 12, 16)  # vit_base_patch16_gap_224, without class token and attention pooling
 
 
 def facts_of_bare(found: Found) -> Facts:
@@ -45,16 +45,17 @@ def facts_of_bare(found: Found) -> Facts:
             "bare weights of timm without pos_embed don't tell a rotation (DINOv3's or another) from no positions, nor the epsilon "
             "and the pooling; give the folder with their config.json, or the model itself"
         )
-    gap = () if "cls_token" in found else (GAP,)
-    facts = geometry(found, "bicubic_antialias", (*NAMED_SIZES, *MORE_SIZES, *gap))
+    has_pool, has_class = found.has("attn_pool."), "cls_token" in found
+    shared = [*([] if has_pool else [RADIO]), *([] if has_pool or has_class else [GAP])]
+    facts = geometry(found, "bicubic_antialias", (*NAMED_SIZES, *MORE_SIZES, *shared))
     clip, pooled = facts["embedding_norm"], "fc_norm.weight" in found
     facts["patch_bias"] = not clip
-    several = clip or found.has("attn_pool.") or not facts["class_token"]
+    several = clip or has_pool or not has_class
     why = (
         "the activation is not in bare weights of timm: 'quick_gelu' for CLIP's *_quickgelu_*, 'gelu_pytorch_tanh' for SigLIP's so400m "
         "and SigLIP 2's *_patch32_* and giant, 'gelu' for others"
     )
-    pooling = "map" if found.has("attn_pool.") else "mean" if pooled or not facts["class_token"] else "cls"
+    pooling = "map" if has_pool else "mean" if pooled or not has_class else "cls"
     return {
         **facts,
         "hidden_act": facts.get("hidden_act") or found.ask("hidden_act", why, None if several else "gelu"),
@@ -122,10 +123,8 @@ def pixels(found: Found, config: ViTCustomConfig) -> Facts:
             "--set crop_pct=0.9, as the model's pretrained_cfg has them",
             needed,
         )
-    told = {
-        name: found.told[needed]
-        for name, needed in (("mean", "image_mean"), ("std", "image_std"), ("crop_pct", "crop_pct"))
-    }
+    names = {"mean": "image_mean", "std": "image_std", "crop_pct": "crop_pct"}
+    told = {theirs: found.told[ours] for theirs, ours in names.items()}
     return pixels_of(told, config)
 
 

@@ -165,7 +165,8 @@ def refuse_what_differs(model: nn.Module) -> None:
             raise ConversionError(f"timm's {what} {kind} is not the plain one of a ViT")
     kinds = {kind_of(block) for block in model.blocks}
     if len(kinds) > 1:
-        raise ConversionError(f"the blocks differ: {' and '.join(map(str, sorted(kinds)))}; ours are alike")
+        differing = sorted(set.union(*map(set, kinds)) - set.intersection(*map(set, kinds)))
+        raise ConversionError(f"the blocks differ in {', '.join(differing[:6])}; ours are alike")
     if hasattr(model, "dist_token") and (model.num_classes == 0 or getattr(model, "reg_token", None) is not None):
         raise ConversionError(
             "a distilled model of timm without heads pools the mean of its two tokens, and leaves registers out; ours doesn't"

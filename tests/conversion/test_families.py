@@ -259,11 +259,10 @@ def test_one_family_s_file_becomes_another_s(tmp_path):
     with pytest.raises(ConversionError, match="hidden_act='gelu'"):
         export_checkpoint(tmp_path / "ours", tmp_path / "jax", "vit_jax")
     with pytest.raises(
-        ConversionError, match="position_resampling='bicubic_align_corners'.* --set position_resampling="
+        ConversionError, match="position_resampling='bicubic_align_corners'.* --position-resampling bicubic_antialias"
     ):
         export_checkpoint(tmp_path / "ours", tmp_path / "timm", "timm")
-    told = {"position_resampling": "bicubic_antialias"}
-    export_checkpoint(tmp_path / "ours", tmp_path / "timm", "timm", set=told)
+    export_checkpoint(tmp_path / "ours", tmp_path / "timm", "timm", position_resampling="bicubic_antialias")
     model = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
     with torch.no_grad():
         expected = their(pictures(2, (32, 32)))

@@ -20,6 +20,7 @@ from conversion import ConversionError, FactNeeded, export_checkpoint, import_ch
 from conversion.families.clip import OPEN_CLIP_HEADS
 from conversion.locate import open_source
 from conversion.verify import verify
+from modeling_vit_custom import ViTCustomModel
 from tests.tiny import pictures, randomise
 
 
@@ -86,6 +87,18 @@ def test_a_folder_comes_back_as_a_file(name, tmp_path):
     theirs, (back,) = open_source(folder).containers[""], open_source(tmp_path / "back.pth").containers.values()
     assert set(back.shapes) == set(theirs.shapes) - {"logit_scale"}
     assert all(torch.equal(back.read(key), theirs.read(key)) for key in back.shapes)
+
+
+def test_a_tower_of_another_size_goes_out_with_its_configuration_brought_up_to_date(tmp_path):
+    folder = folder_of(tmp_path / "theirs", tower(TINY), TINY)
+    import_to_folder(folder, tmp_path / "ours", image_size=48)
+    done = export_checkpoint(tmp_path / "ours", tmp_path / "back.pth", "open_clip")
+    assert "with image_size=48" in done.notes[-1]
+    state = torch.load(tmp_path / "back.pth", weights_only=True)
+    their = open_clip_model._build_vision_tower(20, {**TINY, "image_size": 48}, False).eval()
+    their.load_state_dict({name.removeprefix("visual."): tensor for name, tensor in state.items()})
+    mine = ViTCustomModel.from_pretrained(tmp_path / "ours").eval()
+    assert_same(their, mine, (48, 48))
 
 
 PUBLIC = [
